@@ -13,15 +13,15 @@ NO_FRAMEWORK = Part(
     "and keep the entry of nodemgr in its PYTHONPATH",
 )
 NO_GPU_USED = Part(PROGRAM, "the program put no tensor on a GPU: name one that trains on `cuda`")
-FORKED = Part(
-    PROGRAM,
-    "the first process of the program put no tensor on a GPU, and those that it forks are not "
-    "followed: train in the first one, or start them by the method spawn",
-)
 NO_TRAINING_STEP = Part(PROGRAM, "the program ended without a backward pass: name one that trains")
 TRAINS_ON_PROCESSOR = Part(PROGRAM, "the program trains on the processor: move the model to `cuda`")
 NO_FAKE_FORM = Part(
     PROGRAM, "operator {operator} has no form without a GPU: try the program without it"
+)
+LAYOUT_NOT_FOLLOWED = Part(
+    PROGRAM,
+    "operator {operator} makes a tensor with the layout {layout}, whose memory depends on values: "
+    "try the program with dense tensors",
 )
 FRAMEWORK_MISSING = Part(
     PROGRAM, "{framework} cannot be imported in this process ({error}): install it here"

@@ -12,12 +12,19 @@ from typing import Any, Dict, Iterable, Optional
 
 VARIABLE = "NODEMGR_PREDICT"
 """The directory for outcomes; set: the process is watched and takes no lease."""
+CONFINED = "NODEMGR_PREDICT_CONFINED"
+"""1: the process has a private view of the disk, and can write files."""
 
 WatchOutcome = Dict[str, Any]
 
 MAX_BYTES = 4 << 20
 RESULT = {"framework", "steps", "reserved_peak_bytes", "work", "stand_ins", "bounded"}
 """Fields by which a result is known from a file that the program itself wrote."""
+
+
+def own_path(directory: str) -> str:
+    """The file of this process."""
+    return os.path.join(directory, f"{os.getpid()}.json")
 
 
 def abstention(reason: str, is_certain: bool = False) -> WatchOutcome:

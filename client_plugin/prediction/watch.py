@@ -188,7 +188,8 @@ def _start(order: WatchOrder, outputs: List[OutputTail], outcomes: str) -> int:
             _redirect(output.writing, stream)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        os.execve(order.program, order.command, {**order.variables, outcome.VARIABLE: outcomes})
+        told = {outcome.VARIABLE: outcomes, outcome.CONFINED: str(int(order.is_confined))}
+        os.execve(order.program, order.command, {**order.variables, **told})
     except BaseException as error:
         os.write(2, str(error).encode())
     finally:

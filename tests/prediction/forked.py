@@ -93,6 +93,7 @@ def _become(order: dict[str, str]) -> None:
     for stream, source in enumerate(sources):
         os.dup2(source, stream)
     os.environ["NODEMGR_PREDICT"] = order["scratch"]
+    os.environ["NODEMGR_PREDICT_CONFINED"] = "1"
     directory = os.path.dirname(order["program"])
     os.chdir(directory)
     sys.path[0], sys.argv = directory, [order["program"]]

@@ -381,16 +381,127 @@ def test_the_state_of_a_generator_comes_back_from_the_gpu(tmp_path: Path, progra
     assert answer.features is not None, answer.reason
 
 
+SAVED = """
+import io, os, pickle, torch, torch.nn as nn
+def shares(one, other):
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).cuda()
+model[1].weight = model[0].weight
+optimizer = torch.optim.AdamW(model.parameters())
+state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "seen": torch.arange(3)}
+torch.save(state, "fresh")
+os.replace("fresh", "checkpoint.pt")
+state = torch.load("checkpoint.pt")
+assert state["seen"].tolist() == [0, 1, 2], "a tensor of the processor keeps its values"
+weights = state["model"]
+assert weights["0.weight"].is_cuda and shares(weights["0.weight"], weights["1.weight"])
+assert not shares(weights["0.weight"], weights["0.bias"])
+model.load_state_dict(weights)
+optimizer.load_state_dict(state["optimizer"])
+for place in ("cpu", {"cuda:0": "cpu"}, lambda storage, location: storage):
+    found = torch.load("checkpoint.pt", place, weights_only=True)["model"]["0.weight"]
+    assert not found.is_cuda and found.sum() == 0
+for options in ({}, {"_use_new_zipfile_serialization": False}):
+    file = io.BytesIO()
+    torch.save(model, file, **options)
+    file.seek(0)
+    model = torch.load(file, weights_only=False)
+    assert model[0].weight is model[1].weight and model[0].weight.is_cuda
+assert pickle.loads(pickle.dumps(torch.arange(3))).tolist() == [0, 1, 2]
+torch.save(nn.Linear(2, 2), "small.pt")
+assert not torch.load("small.pt", weights_only=False).weight.is_cuda
+assert torch.load("small.pt", "cuda:0", weights_only=False).weight.is_cuda
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.ones(2, 8).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_saved_file_is_loaded_again(tmp_path: Path, programs: Forks) -> None:
+    seen = programs.run(written(SAVED, tmp_path))
+    answer = findings.find(seen, WAIT_LIMIT_S)
+    assert answer.features is not None, (answer.reason, seen.last_line)
+    assert answer.features["richer"]["parameters"] == 80
+    assert answer.dropped == [str(tmp_path / name) for name in ("fresh", "small.pt")]
+
+
+FORKED = {
+    "fork": """
+        import os
+        if os.fork() == 0:
+            train()
+        os.wait()
+        """,
+    "multiprocessing": """
+        import multiprocessing
+        process = multiprocessing.get_context("fork").Process(target=train)
+        process.start()
+        process.join()
+        """,
+}
+
+
+@pytest.mark.parametrize("name", FORKED)
+def test_a_forked_process_trains(tmp_path: Path, programs: Forks, name: str) -> None:
+    train = """
+        import torch
+        def train():
+            weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+            while True:
+                (torch.ones(8, 64).cuda() @ weight).mean().backward()
+        """
+    seen = programs.run(written(textwrap.dedent(train) + textwrap.dedent(FORKED[name]), tmp_path))
+    answer = findings.find(seen, WAIT_LIMIT_S)
+    assert answer.features is not None, (answer.reason, seen.last_line)
+
+
+def test_a_child_forked_after_a_use_of_the_gpu_is_not_watched(
+    tmp_path: Path, programs: Forks
+) -> None:
+    """It has no use of the GPU: its backward passes on the processor say nothing."""
+    seen = programs.run(
+        written(
+            """
+            import os, torch
+            weight = torch.ones(2, 2, device="cuda", requires_grad=True)
+            if os.fork() == 0:
+                other = torch.ones(2, requires_grad=True)
+                for _ in range(9):
+                    other.sum().backward()
+                raise SystemExit
+            os.wait()
+            for _ in range(9):
+                weight.sum().backward()
+            """,
+            tmp_path,
+        )
+    )
+    assert [one.get("backwards") for one in seen.outcomes.values()] == [3], seen.last_line
+
+
 REASONS = {
     "the program ended without a backward pass": "torch.ones(2).cuda().sum().item()",
     "exit code 1 before a training step (FileNotFoundError": "open('absent')",
     "the program put no tensor on a GPU": "torch.ones(2).sum()",
-    "those that it forks are not followed": """
+    "the program ended without a backward pass:": """
         import os
         if os.fork() == 0:
             torch.ones(2).cuda()
             os._exit(0)
         os.wait()
+        """,
+    "makes a tensor with the layout torch.sparse_coo, whose memory depends on values": """
+        layer = torch.nn.Embedding(8, 8, sparse=True).cuda()
+        layer(torch.ones(2, dtype=torch.long).cuda()).sum().backward()
+        """,
+    "operator aten._to_sparse.default has no form": """
+        import multiprocessing
+        def train():
+            torch.ones(2, 2).cuda().to_sparse()
+        process = multiprocessing.get_context("fork").Process(target=train)
+        process.start()
+        process.join()
         """,
     "operator own.thing.default has no form without a GPU": """
         library = torch.library.Library("own", "DEF")

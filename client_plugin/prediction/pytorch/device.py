@@ -27,6 +27,7 @@ TRUE_FOR = ("isBuilt", "hasPrimaryContext")
 KNOWN_SLOTS = {"isBuilt": 2, "hasPrimaryContext": 4}
 """Where torch 2.13 has them; used where the headers are not installed."""
 TABLE_SIZE = 72
+MAX_ERROR_BYTES = 4_096
 VIRTUAL = re.compile(r"^\s*virtual [^\n(]*?(~?\w+)\s*\(", re.MULTILINE)
 
 WHOLE = ("silu_backward", "mish_backward", "native_channel_shuffle")
@@ -124,7 +125,30 @@ def _address(function: Any) -> Any:
 
 
 def self_test() -> None:
-    """One layer, mixed precision and the backward pass on a fake GPU; raises on any failure."""
+    """One layer in a child, which a wrong table can end. Raises RuntimeError on any failure.
+
+    A backward pass here would start threads of PyTorch: then no child of the script can run one.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _run_layer()
+            os._exit(0)
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode()[:MAX_ERROR_BYTES])
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told = pipe.read().decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise RuntimeError(told or f"the fake GPU ended a process with status {status}")
+
+
+def _run_layer() -> None:
+    """Mixed precision and the backward pass on the fake GPU."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         weight = torch.ones(4, 4, device="cuda", requires_grad=True)
         with torch.autocast("cuda", dtype=torch.float16):

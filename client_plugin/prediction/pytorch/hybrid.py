@@ -10,13 +10,14 @@ Knows: operators. Must not know: how tensors have no values (tensor_forms), torc
 
 from __future__ import annotations
 
-import os
 from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ...messages import prediction as messages
+from ...messages.form import MessageLine
 from . import operator_forms
 from .recorder import Recorder
 from .shadows import Shadows
@@ -31,7 +32,7 @@ UNCHANGED = (
 
 
 class Hybrid(TorchDispatchMode):
-    """The mode, one for a process. Off in its forked children, which mostly load data."""
+    """The mode, one for a process."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -40,17 +41,9 @@ class Hybrid(TorchDispatchMode):
         self.shadows = Shadows(self._is_fake)
         self.bounded: Set[str] = set()
         """Operators whose result has a size that depends on values: the upper bound was taken."""
-        self.trouble = ""
-        """The first operator that has no fake form."""
+        self.trouble: Optional[MessageLine] = None
+        """Why the script cannot be followed further."""
         self.is_on = True
-        self.has_forked = False
-        os.register_at_fork(after_in_child=self._off, after_in_parent=self._forked)
-
-    def _off(self) -> None:
-        self.is_on = False
-
-    def _forked(self) -> None:
-        self.has_forked = True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
@@ -92,16 +85,22 @@ class Hybrid(TorchDispatchMode):
             bound = self.form.call(lambda: _upper_bound(name, args))
             if bound is not None:
                 return bound
-            self.trouble = self.trouble or str(func)
+            self._give_up(messages.NO_FAKE_FORM(operator=func))
             raise
         except NotImplementedError:
-            self.trouble = self.trouble or str(func)
+            self._give_up(messages.NO_FAKE_FORM(operator=func))
             raise
+
+    def _give_up(self, reason: MessageLine) -> None:
+        self.trouble = self.trouble or reason
 
     def _record(self, func: Any, args: Tuple[Any, ...], leaves: List[Any], out: Any) -> None:
         inputs = [one for one in leaves if isinstance(one, torch.Tensor)]
         outputs = [one for one in tree_leaves(out) if self._is_fake(one)]
         for one in outputs:
+            if one.layout is not torch.strided:
+                self._give_up(messages.LAYOUT_NOT_FOLLOWED(operator=func, layout=one.layout))
+                raise NotImplementedError(str(self.trouble))
             self.recorder.storage(one)
         if func is torch.ops.aten._to_copy.default and outputs and not self._is_fake(args[0]):
             self.recorder.came_from_processor(args[0].shape)

@@ -17,7 +17,6 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import torch
 
 from ...messages import prediction as messages
-from ...messages.form import MessageLine
 from .. import outcome, planned
 from ..caching_allocator import replay
 from ..findings import LINE_CHARACTERS
@@ -31,6 +30,8 @@ ENOUGH_BACKWARDS = 3
 """For a training without an optimizer of torch."""
 MOST_BACKWARDS = 64
 """With an optimizer that has not stepped yet: gradients are summed over so many passes at most."""
+LAST_PRIORITY = -100
+"""Of the handlers at the end of a process of multiprocessing, ours is the last one."""
 
 
 class TrainingWatch:
@@ -49,6 +50,7 @@ class TrainingWatch:
         self.fall_back = ""
         """Why tensors are on `meta`."""
         self._is_written = self._is_script = False
+        self._has_forked = self._is_forked = False
 
     def begin(self, is_script: bool = True) -> None:
         """`is_script`: steps and backward passes are counted, and the process is ended here."""
@@ -60,6 +62,7 @@ class TrainingWatch:
         torch.autograd.set_multithreading_enabled(False)  # no thread of its own for each GPU
         self._choose_form()
         self.hybrid.__enter__()
+        os.register_at_fork(after_in_child=self._in_child, after_in_parent=self._forked)
         if not is_script:
             return
         optimizer: Any = importlib.import_module("torch.optim.optimizer")
@@ -68,6 +71,19 @@ class TrainingWatch:
         self._count_backwards()
         self._follow_threads()
         atexit.register(self._ended)
+        workers: Any = importlib.import_module("multiprocessing.util")
+        workers.register_after_fork(
+            self, lambda _self: workers.Finalize(None, self._ended, exitpriority=LAST_PRIORITY)
+        )  # no handler of atexit runs there
+
+    def _forked(self) -> None:
+        self._has_forked = True
+
+    def _in_child(self) -> None:
+        """A child has no use of the GPU that its parent used: it loads data."""
+        self._is_forked = True
+        self.hybrid.is_on = self.hybrid.is_on and not self.recorder.events
+        self.path = outcome.own_path(os.path.dirname(self.path))
 
     def _choose_form(self) -> None:
         """Fake tensors on `cuda`; tensors on `meta` where this version of torch makes none."""
@@ -115,6 +131,8 @@ class TrainingWatch:
         autograd.backward, autograd.grad = counted, derived
 
     def _ran_backward(self) -> None:
+        if not self.hybrid.is_on:
+            return
         self.backwards += 1
         if self.steps:
             return
@@ -169,20 +187,21 @@ class TrainingWatch:
         if self._is_written or not self.hybrid.is_on:
             return
         if self.hybrid.trouble:
-            reason = messages.NO_FAKE_FORM(operator=self.hybrid.trouble)
-            self._write(outcome.abstention(reason, is_certain=True))
+            self._write(outcome.abstention(self.hybrid.trouble, is_certain=True))
         elif not self.recorder.events:
-            self._write(outcome.abstention(self._why_no_gpu()))
+            self._abstain_without_gpu()
         elif not self.backwards and not self.steps:
             self._write(outcome.abstention(messages.NO_TRAINING_STEP()))
         elif self.recorder.last_step is None:
             self.recorder.step_ended()
             self._write(self.result())
 
-    def _why_no_gpu(self) -> MessageLine:
+    def _abstain_without_gpu(self) -> None:
+        """Of several processes one that did nothing on a GPU gives no reason."""
         if self.backwards or self.steps:
-            return messages.TRAINS_ON_PROCESSOR()
-        return messages.FORKED() if self.hybrid.has_forked else messages.NO_GPU_USED()
+            self._write(outcome.abstention(messages.TRAINS_ON_PROCESSOR()))
+        elif not self._has_forked and not self._is_forked:
+            self._write(outcome.abstention(messages.NO_GPU_USED()))
 
     def abstain(self, reason: str) -> None:
         self._write(outcome.abstention(reason, is_certain=True))
@@ -254,7 +273,7 @@ _sessions: Set[TrainingWatch] = set()
 
 def start(directory: str) -> None:
     """Watch this process; the outcome goes to a file of it in `directory`."""
-    session = TrainingWatch(os.path.join(directory, f"{os.getpid()}.json"))
+    session = TrainingWatch(outcome.own_path(directory))
     _sessions.add(session)
     try:
         session.begin()

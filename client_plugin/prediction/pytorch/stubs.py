@@ -1,7 +1,8 @@
 """torch.cuda and its neighbours as a script finds them on a machine with one idle GPU.
 
 Each stub is a row of a table: its name and its answer. Knows: the Python functions of PyTorch that
-reach a driver, worker processes or files. Must not know: operators (hybrid), the end of a run.
+reach a driver or worker processes. Must not know: operators (hybrid), files (checkpoints), the end
+of a run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_map
 
 from ...messages import prediction as messages
 from ...messages.form import MessageLine
+from . import checkpoints
 from .hybrid import Hybrid
 from .ranks import Ranks
 
@@ -178,7 +180,7 @@ def install(
     _modules(hybrid)
     _optimizers()
     _attention()
-    _files(say)
+    checkpoints.install(hybrid.form.is_on_gpu, say)
     _loaders()
     _other_processes(abstain)
 
@@ -369,21 +371,6 @@ def _bias(mask: Any, query: Any, key: Any) -> Any:
     if mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
     return mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
-
-
-def _files(say: Callable[[str], None]) -> None:
-    load = torch.load
-
-    def save(_object: Any, target: Any, *args: Any, **kwargs: Any) -> None:
-        say(str(getattr(target, "name", target)))
-
-    def load_here(source: Any, map_location: Any = None, **kwargs: Any) -> Any:
-        loaded = load(source, map_location="cpu", **kwargs)
-        if isinstance(map_location, (str, torch.device)) and "cuda" in str(map_location):
-            return tree_map(lambda one: one.cuda() if torch.is_tensor(one) else one, loaded)
-        return loaded
-
-    torch.save, torch.load = save, load_here
 
 
 def _other_processes(abstain: Callable[[MessageLine], None]) -> None:
