@@ -418,8 +418,9 @@ while True:
 """
 
 
-def test_a_saved_file_is_loaded_again(tmp_path: Path, programs: Forks) -> None:
-    seen = programs.run(written(SAVED, tmp_path))
+@pytest.mark.parametrize("before", ["", OTHER_VERSION], ids=["hybrid", "meta"])
+def test_a_saved_file_is_loaded_again(tmp_path: Path, programs: Forks, before: str) -> None:
+    seen = programs.run(written(SAVED, tmp_path), before)
     answer = findings.find(seen, WAIT_LIMIT_S)
     assert answer.features is not None, (answer.reason, seen.last_line)
     assert answer.features["richer"]["parameters"] == 80

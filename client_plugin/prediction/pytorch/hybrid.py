@@ -38,7 +38,7 @@ class Hybrid(TorchDispatchMode):
         super().__init__()
         self.recorder = recorder
         self.form: Union[FakeForm, MetaForm] = FakeForm()
-        self.shadows = Shadows(self._is_fake)
+        self.shadows = Shadows(self.is_fake)
         self.bounded: Set[str] = set()
         """Operators whose result has a size that depends on values: the upper bound was taken."""
         self.trouble: Optional[MessageLine] = None
@@ -59,7 +59,7 @@ class Hybrid(TorchDispatchMode):
             return self.shadows.equal(args[0], args[1])
         if name in UNCHANGED:
             return args[0] if func._schema.returns else None
-        if name.endswith("_") and isinstance(args[0], torch.Tensor) and not self._is_fake(args[0]):
+        if name.endswith("_") and isinstance(args[0], torch.Tensor) and not self.is_fake(args[0]):
             return args[0]  # a tensor of the processor takes values that are not known
         out = self._run(name, func, args, kwargs)
         self._record(func, args, leaves, out)
@@ -67,7 +67,7 @@ class Hybrid(TorchDispatchMode):
         self.shadows.follow(name, func, args, kwargs, out)
         return out
 
-    def _is_fake(self, one: Any) -> bool:
+    def is_fake(self, one: Any) -> bool:
         return self.form.is_on_gpu(one)
 
     def _run(self, name: str, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
@@ -96,13 +96,13 @@ class Hybrid(TorchDispatchMode):
 
     def _record(self, func: Any, args: Tuple[Any, ...], leaves: List[Any], out: Any) -> None:
         inputs = [one for one in leaves if isinstance(one, torch.Tensor)]
-        outputs = [one for one in tree_leaves(out) if self._is_fake(one)]
+        outputs = [one for one in tree_leaves(out) if self.is_fake(one)]
         for one in outputs:
             if one.layout is not torch.strided:
                 self._give_up(messages.LAYOUT_NOT_FOLLOWED(operator=func, layout=one.layout))
                 raise NotImplementedError(str(self.trouble))
             self.recorder.storage(one)
-        if func is torch.ops.aten._to_copy.default and outputs and not self._is_fake(args[0]):
+        if func is torch.ops.aten._to_copy.default and outputs and not self.is_fake(args[0]):
             self.recorder.came_from_processor(args[0].shape)
         if outputs:
             self.recorder.node(func, inputs, outputs, args)

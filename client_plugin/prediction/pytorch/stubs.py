@@ -180,7 +180,7 @@ def install(
     _modules(hybrid)
     _optimizers()
     _attention()
-    checkpoints.install(hybrid.form.is_on_gpu, say)
+    checkpoints.install(hybrid.is_fake, say)
     _loaders()
     _other_processes(abstain)
 
