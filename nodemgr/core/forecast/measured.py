@@ -23,6 +23,8 @@ class Measured:
     """The figures of tasks with the same step on one GPU model."""
 
     runs: int
+    is_own: bool
+    """Of the user who asks, in this environment."""
     step_ns: int | None
     utilization_percent: int | None
     peak_bytes: int | None
@@ -72,6 +74,7 @@ def _summary(found: Sequence[Sample], bounds: _Bounds | None = None) -> Measured
             peak_bytes = samples.memory_within(peak_bytes, bounds.reserved_bytes)
     return Measured(
         len(found),
+        bounds is None,
         None if step_ns is None else round(step_ns),
         None if percent is None else min(100, round(percent)),
         None if peak_bytes is None else round(peak_bytes),

@@ -31,6 +31,13 @@ NS = 1_000_000_000
 MAX_RUN_MS = 365 * 24 * 3_600_000
 """A longer run is predicted as this one."""
 LEAST_CONSTANT_SAMPLES = 3
+DEFAULT_CONSTANT_BYTES = 3 << 29
+"""Until tasks have shown it. Too little ends a task; too much lets it wait.
+
+PyTorch's context takes 0.3 to 0.4 GiB where kernels are loaded at their first use (its pull request
+86509), 0.7 GiB where all are; published trainings on an A100 took 1.4 to 1.8 GiB beside their
+tensors (GPUMemNet, docs/forecast.md).
+"""
 MAX_TIME_FACTOR = 32
 """Between a learned time of a step and the roofline's."""
 
@@ -125,7 +132,7 @@ def predict_memory(
 ) -> ModelForecast:
     """The forecast for a model without known rates: its memory alone."""
     same = measured.of_same_step(found, name, owner, known.samples, None)
-    memory_bytes = _memory(found, name, known, None, same)
+    memory_bytes = _memory(found, name, owner, known, None, same)
     pairs = margins.memory_pairs(known.samples)
     return ModelForecast(
         name,
@@ -144,7 +151,7 @@ def _for_model(
     estimate = roofline.estimate(found, model)
     same = measured.of_same_step(found, model.name, owner, known.samples, estimate)
     by = _learned(found, model, known.networks.memory, estimate, "memory")
-    memory_bytes = _memory(found, model.name, known, by, same)
+    memory_bytes = _memory(found, model.name, owner, known, by, same)
     step_ns = _step(found, model, known, estimate, same)
     utilization = _utilization(found, model, known, estimate, same)
     return ModelForecast(
@@ -240,25 +247,34 @@ def _utilization(
 
 
 def _memory(
-    found: Features, name: str, known: Known, by: float | None, same: Measured | None
+    found: Features,
+    name: str,
+    owner: SampleOwner,
+    known: Known,
+    by: float | None,
+    same: Measured | None,
 ) -> int | None:
     """`by`: the correction of the network; None: it abstains.
 
-    Samples of other steps only add to the client's figure: a task with too little memory ends.
+    Samples of others only add to the client's figure: a task with too little memory ends.
     """
     if not found.peak_bytes:
         return None
+    theirs = 0.0 if by is None else found.peak_bytes * math.exp(by)
     if same is not None and same.peak_bytes:
-        return same.peak_bytes
-    corrected = 0.0 if by is None else found.peak_bytes * math.exp(by)
-    least = found.peak_bytes + _constant_bytes(found, name, known)
-    return round(samples.memory_within(max(corrected, least), found.peak_bytes))
+        if same.is_own:
+            return same.peak_bytes
+        theirs = same.peak_bytes
+    least = found.peak_bytes + _constant_bytes(found, name, owner.env, known)
+    return round(samples.memory_within(max(theirs, least), found.peak_bytes))
 
 
-def _constant_bytes(found: Features, name: str, known: Known) -> int:
+def _constant_bytes(found: Features, name: str, env: str, known: Known) -> int:
     """The memory beside the model's: of the context and of libraries.
 
-    A median of the tasks on this GPU model, with this driver and this version of the framework.
+    A median of the tasks on this GPU model, with this driver and this version of the framework: of
+    the environment's own where there are enough. Those of fewer than LEAST_ENVS environments do not
+    make it smaller than the default.
     """
     rows = [
         (sample.peak_bytes - sample.features.peak_bytes, sample.owner)
@@ -268,8 +284,16 @@ def _constant_bytes(found: Features, name: str, known: Known) -> int:
         and (sample.gpu_model, sample.driver) == (name, known.driver)
         and sample.features.framework == found.framework
     ]
+    own = [row for row in rows if row[1].env == env]
+    if len(own) >= LEAST_CONSTANT_SAMPLES:
+        return _median_constant(own)
     if len(rows) < LEAST_CONSTANT_SAMPLES:
-        return 0
+        return DEFAULT_CONSTANT_BYTES
+    is_bounded = len({owner.env for _, owner in rows}) < margins.LEAST_ENVS
+    return max(_median_constant(rows), DEFAULT_CONSTANT_BYTES if is_bounded else 0)
+
+
+def _median_constant(rows: list[tuple[int, SampleOwner]]) -> int:
     weights = samples.weights([owner for _, owner in rows])
     middle = samples.median((row[0], weight) for row, weight in zip(rows, weights, strict=True))
     assert middle is not None
@@ -302,10 +326,17 @@ def runs(
     )
 
 
-def needed_bytes(forecasts: Sequence[ModelForecast]) -> int | None:
-    """The memory that a request needs, wherever it starts; None: not predicted."""
-    found = [row.needed_bytes for row in forecasts if row.needed_bytes is not None]
-    return max(found, default=None)
+def needed_bytes(
+    found: Features, forecasts: Sequence[ModelForecast], most_bytes: int
+) -> int | None:
+    """The memory that a request needs, wherever it starts; None: not predicted.
+
+    At most `most_bytes`, if the model's own memory is no more: the rest is an estimate.
+    """
+    needed = max([row.needed_bytes or 0 for row in forecasts], default=0) or None
+    if needed is None or found.peak_bytes > most_bytes:
+        return needed
+    return min(needed, most_bytes)
 
 
 def shares(forecasts: Sequence[ModelForecast], quota: Quota) -> list[int] | None:

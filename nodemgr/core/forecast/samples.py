@@ -28,7 +28,7 @@ Within an environment: of one user's.
 """
 MAX_FACTOR = 4
 MAX_MEMORY_FACTOR = 2
-MAX_CONSTANT_BYTES = 2**30
+MAX_CONSTANT_BYTES = 2 << 30
 """Of the context and of libraries, beside the memory of a model."""
 LEAST_STEPS = 20
 """A pace of fewer steps is no measurement: the first steps compile and fill caches."""

@@ -17,6 +17,7 @@ from nodemgr.core.forecast.prediction import Known, ModelForecast
 from nodemgr.core.forecast.samples import Announced, SampleOwner
 from nodemgr.core.model.entities import Quota, RunSpec
 from nodemgr.core.model.values import replace
+from nodemgr.core.state import accounting
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Argument, OperationError
 from nodemgr.messages import forecast as messages
@@ -105,7 +106,7 @@ class ForecastOperations:
         answer = prediction.answer(found, forecasts)
         rows = prediction.runs(forecasts, known, owner.env, quota if percent is None else None)
         times_ms = [row.expected_ms for row in rows if row.expected_ms is not None]
-        needed_bytes = prediction.needed_bytes(forecasts)
+        needed_bytes = prediction.needed_bytes(found, forecasts, self._most_bytes(quota))
         return Filled(
             replace(
                 run,
@@ -151,6 +152,11 @@ class ForecastOperations:
             "since": since_wall_ns // NS,
             "figures": quality.rows(self._known().samples, since_wall_ns),
         }
+
+    def _most_bytes(self, quota: Quota) -> int:
+        """A grant on each GPU of the node, whichever it is."""
+        gpus = self._daemon.state.gpus.values()
+        return min([accounting.full_grant(quota, gpu) for gpu in gpus], default=0)
 
     def _models_of_node(self) -> tuple[str, ...]:
         gpus = sorted(self._daemon.state.gpus.values(), key=lambda gpu: gpu.index)

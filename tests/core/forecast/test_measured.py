@@ -33,7 +33,11 @@ def test_runs_of_others_are_bounded_by_the_memory_of_the_one_who_asks() -> None:
     """The same step, and a false figure of reserved memory with it."""
     theirs = features(peak_bytes=60 * GIB)
     known = [sample("eve", of=theirs, peak_bytes=70 * GIB)] * 9
-    for reserved_bytes, most_bytes in ((4 * GIB, 8 * GIB), (GIB // 4, GIB // 4 + GIB), (0, GIB)):
+    for reserved_bytes, most_bytes in (
+        (4 * GIB, 8 * GIB),
+        (GIB // 4, GIB // 4 + 2 * GIB),
+        (0, 2 * GIB),
+    ):
         of = features(peak_bytes=reserved_bytes)
         found = measured.of_same_step(of, A100, owner("ann"), known, ESTIMATE)
         assert found is not None
@@ -76,7 +80,7 @@ def test_another_step_or_model_is_not_the_same() -> None:
 def test_figures_that_no_run_had_are_none() -> None:
     row = sample(step_ns=None, peak_bytes=None, utilization_percent=None)
     found = measured.of_same_step(features(), A100, owner("ann"), [row], ESTIMATE)
-    assert found == measured.Measured(1, None, None, None)
+    assert found == measured.Measured(1, True, None, None, None)
 
 
 def test_the_nearest_of_others() -> None:

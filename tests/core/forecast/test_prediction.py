@@ -15,6 +15,9 @@ from nodemgr.core.model.entities import Quota
 from nodemgr.core.model.values import replace
 from tests.core.forecast.trainings import A100, GIB, features, owner, sample, text, weights
 
+FIRST = 4 * GIB + prediction.DEFAULT_CONSTANT_BYTES
+"""The memory of the model, before tasks have shown what a context takes."""
+
 
 def predicted(known: Known = prediction.NOTHING_KNOWN, **changes: Any) -> ModelForecast:
     model = find(A100)
@@ -33,7 +36,7 @@ def test_without_samples_the_roofline_answers_without_an_interval() -> None:
     assert found.step_ns is not None
     assert found.step_ns.interval is None
     assert found.run_ms == round(found.step_ns.number / 1000)
-    assert found.memory_bytes == 4 * GIB
+    assert found.memory_bytes == FIRST
     assert reasons(found) is messages.FORECAST_NOT_LEARNED
 
 
@@ -97,19 +100,30 @@ def beside(extra_bytes: int, count: int = 3, user: str = "ann", driver: str = ""
 
 
 def test_the_memory_of_libraries_is_learned_by_driver_and_framework() -> None:
-    others = beside(7)
-    assert predicted(Known(others)).memory_bytes == 4 * GIB + 7
-    assert predicted(Known(others[:2])).memory_bytes == 4 * GIB
-    assert predicted(Known(others), framework="torch 2.0").memory_bytes == 4 * GIB
-    assert predicted(Known(others, driver="570.1")).memory_bytes == 4 * GIB
-    newer = others + beside(9, driver="570.1")
+    own = beside(7)
+    assert predicted(Known(own)).memory_bytes == 4 * GIB + 7
+    assert predicted(Known(own[:2])).memory_bytes == FIRST
+    assert predicted(Known(own), framework="torch 2.0").memory_bytes == FIRST
+    assert predicted(Known(own, driver="570.1")).memory_bytes == FIRST
+    newer = own + beside(9, driver="570.1")
     assert predicted(Known(newer, driver="570.1")).memory_bytes == 4 * GIB + 9
+    more_bytes = FIRST - 4 * GIB + 5
+    own_and_others = own + beside(more_bytes, 20, user="bob")
+    assert predicted(Known(own_and_others)).memory_bytes == 4 * GIB + 7
+    assert predicted(Known(beside(more_bytes, user="bob"))).memory_bytes == FIRST + 5
+
+
+def test_few_environments_do_not_lower_the_memory_of_libraries_of_others() -> None:
+    """A task with too little memory ends."""
+    two = beside(7, user="bob") + beside(7, user="cid")
+    assert predicted(Known(two)).memory_bytes == FIRST
+    assert predicted(Known(two + beside(7, user="dan"))).memory_bytes == 4 * GIB + 7
 
 
 @pytest.mark.parametrize("nonsense_bytes", [-(2**40), 2**40])
 def test_one_environment_moves_the_memory_of_others_within_bounds(nonsense_bytes: int) -> None:
     """It is a third of the weight, and the median stands."""
-    honest = beside(7) + beside(7, user="bob") + beside(7, user="cid")
+    honest = beside(7, user="dan") + beside(7, user="bob") + beside(7, user="cid")
     low = max(1 - GIB, nonsense_bytes)
     false = tuple(
         replace(row, env="env-eve", user=f"eve{number}")
@@ -118,7 +132,20 @@ def test_one_environment_moves_the_memory_of_others_within_bounds(nonsense_bytes
     assert predicted(Known(honest + false)).memory_bytes == 4 * GIB + 7
     alone = predicted(Known(false)).memory_bytes
     assert alone is not None
-    assert 4 * GIB <= alone <= 5 * GIB
+    assert FIRST <= alone <= 6 * GIB
+
+
+def test_what_a_request_needs_is_what_its_quota_can_grant() -> None:
+    """But for the model's own memory, which is counted."""
+    found, rows = features(), [predicted()]
+    needed_bytes = rows[0].needed_bytes
+    assert needed_bytes == FIRST + math.ceil(FIRST * 0.15)
+    for most_bytes, expected_bytes in (
+        (80 * GIB, needed_bytes), (5 * GIB, 5 * GIB), (4 * GIB, 4 * GIB), (3 * GIB, needed_bytes)
+    ):  # fmt: skip
+        assert prediction.needed_bytes(found, rows, most_bytes) == expected_bytes
+    nothing = features(peak_bytes=0)
+    assert prediction.needed_bytes(nothing, [predicted(peak_bytes=0)], GIB) is None
 
 
 def test_unknown_memory_and_unknown_work_are_not_predicted() -> None:
@@ -142,7 +169,7 @@ def test_the_prediction_set_has_every_model_and_the_answer_its_form() -> None:
     }  # fmt: skip
     assert all(set(row) == keys for row in answer["models"])
     assert answer["reason"] is None
-    assert answer["memory_bytes"] == 4 * GIB
+    assert answer["memory_bytes"] == FIRST
 
 
 def test_an_answer_about_nothing_has_a_reason() -> None:
@@ -154,11 +181,11 @@ def test_an_answer_about_nothing_has_a_reason() -> None:
 
 def test_a_model_of_unknown_rates_has_a_forecast_of_memory_alone() -> None:
     found = prediction.predict_memory(features(), "RTX 9090", owner())
-    assert found.memory_bytes == 4 * GIB
+    assert found.memory_bytes == FIRST
     assert found.step_ns is found.utilization is None
     assert reasons(found) is messages.FORECAST_UNKNOWN_MODEL
     answer = prediction.answer(features(), [found])
-    assert answer["memory_bytes"] == 4 * GIB
+    assert answer["memory_bytes"] == FIRST
     assert answer["models"][0]["source"] == "none"
 
 

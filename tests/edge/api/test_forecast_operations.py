@@ -12,11 +12,13 @@ import pytest
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.core.forecast import features as feature_form
+from nodemgr.core.forecast import prediction
 from nodemgr.edge.api import forecast_operations
 from tests.core.forecast.trainings import GIB, features
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
 
+FIRST = 4 * GIB + prediction.DEFAULT_CONSTANT_BYTES
 BODY = feature_form.packed(features())
 
 
@@ -45,7 +47,7 @@ def test_every_model_of_the_node_has_a_row(talk: Conversation, manager: LocalMan
     answer = ask(talk, features=BODY)
     names = {gpu["name"] for gpu in manager.call("status")["gpus"]}
     assert {row["name"] for row in answer["models"]} == names
-    assert answer["memory_bytes"] == 4 * GIB
+    assert answer["memory_bytes"] == FIRST
     assert answer["features"]["conv2d"] == 4_800
 
 
@@ -102,8 +104,17 @@ def test_a_submission_with_features_gets_the_figures_that_it_leaves_out(
     forecast = answer["forecast"]
     job = job_of(talk, answer["job"])
     assert job["memory_named_bytes"] == forecast["memory_bytes"] + forecast["memory_margin_bytes"]
-    assert [row["memory_bytes"] for row in job["predicted"]] == [4 * GIB]
+    assert [row["memory_bytes"] for row in job["predicted"]] == [FIRST]
     assert job["time_limit_seconds"] is None
+
+
+def test_the_memory_that_is_filled_in_is_within_the_quota(manager: LocalManager) -> None:
+    manager.call("quota_set", env="bob", gpus=2, memory_bytes=10 * GIB)
+    with Conversation(manager.env_dir("bob") / "socket", WAIT_LIMIT_S) as talk:
+        answer = submit(talk, gpus=1, features=BODY)
+        assert job_of(talk, answer["job"])["memory_named_bytes"] == 5 * GIB
+        with pytest.raises(Fault, match="may have at most 5"):
+            submit(talk, gpus=1, features=feature_form.packed(features(peak_bytes=6 * GIB)))
 
 
 def test_the_user_s_own_figures_stand(talk: Conversation) -> None:

@@ -17,6 +17,7 @@ import pytest
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.core.forecast import features as feature_form
+from nodemgr.core.forecast.prediction import DEFAULT_CONSTANT_BYTES
 from nodemgr.core.forecast.samples import LEAST_STEPS, NOTHING_PREDICTED, Announced, Predicted
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import Progress
@@ -194,7 +195,7 @@ def test_an_interactive_task_whose_features_were_announced_leaves_a_sample(
     assert found["steps"] >= LEAST_STEPS
     assert found["step_ns"] > 0
     assert found["features"] == feature_form.packed(features())
-    assert found["predicted"]["memory_bytes"] == 4 * GIB
+    assert found["predicted"]["memory_bytes"] == 4 * GIB + DEFAULT_CONSTANT_BYTES
     assert found["predicted"]["run_ms"] is None
 
 
