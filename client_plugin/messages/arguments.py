@@ -36,6 +36,9 @@ NO_GPU_RATES = Part(
     "{text!r} is no GPU model: write its name, or NAME:TFLOPS:GBPS:GIB with rates above 0 such as "
     "own:19.5:1555:40",
 )
+NO_GPU_NAME = Part(
+    COMMAND_LINE, "{text!r} is no GPU model: write its name, 1 to {limit} printable characters"
+)
 NO_NAME = Part(COMMAND_LINE, "{text!r} is no name of {what}: {form}")
 NO_DISPLAY_NAME = Part(
     COMMAND_LINE, "{text!r} is no name to show: write 1 to {limit} printable characters"

@@ -94,7 +94,8 @@ COMPILED_BY_XLA = Notice(
     "XLA compiles the step; the memory is that of its operators one by one, and XLA usually needs "
     "less",
 )
-NO_MANAGER_ASKED = Part(NODE, "times are not predicted, since no manager was asked: {line}")
+NO_TIMES = Part(NODE, "times are not predicted: {line}")
+MODELS_MOST = Message(COMMAND_LINE, "{count} GPU models are named", "name at most {most}")
 
 # -- submit --predict --
 

@@ -32,6 +32,9 @@ NO_FORECAST_YET = Notice(NODE, "no job with a forecast has ended in this time")
 ONE_TABLE = Message(
     COMMAND_LINE, "--samples and --forecast are two tables", "ask for one at a time"
 )
+OF_ALL_TASKS = Message(
+    COMMAND_LINE, "{table} is a table of all tasks of the node", "leave {option} out"
+)
 NOTHING_KNOWN_OF_ENV = Notice(QUOTA, "nothing is known of {env}")
 PLACEMENT_NOW = Notice(
     NODE, "new requests get GPUs in the order {in_force} (setting placement: {setting})"

@@ -1288,3 +1288,6 @@ def test_the_reports_of_forecasts_are_tables_of_samples(world: World, nodemgr: R
     assert [row["tasks"] for row in told["figures"]] == [1]
     assert nodemgr("report", "--forecast", "--since", "1h").stdout.splitlines() == table
     refused(nodemgr("report", "--forecast", "--samples"), 2, "two tables")
+    refused(nodemgr("report", "--forecast", "--env", "alice"), 2, "all tasks of the node")
+    refused(nodemgr("report", "--samples", "--env", "alice"), 2, "all tasks of the node")
+    refused(nodemgr("report", "--samples", "--since", "1h"), 2, "leave --since out")

@@ -13,12 +13,15 @@ from client_plugin import verbs
 from client_plugin.messages import ways as way_messages
 from client_plugin.prediction import outcome
 from client_plugin.prediction.watch import Watched, WatchOrder
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.commands import predict
 from client_plugin.verbs.launch import watching
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr.core.forecast import features as manager
 from nodemgr.core.forecast import gpu_models, prediction
 from nodemgr.core.forecast.samples import SampleOwner
+from nodemgr.edge.api import forecast_operations
 
 from .test_findings import SEEN, watched
 
@@ -91,7 +94,7 @@ def test_without_a_manager_the_memory_is_known(
     assert verbs.main(["predict", "--json", "--", sys.executable, "x.py"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["memory_bytes"], answer["models"]) == (2 << 20, [])
-    assert answer["reason"].startswith("times are not predicted, since no manager was asked")
+    assert answer["reason"].startswith("times are not predicted: ")
 
 
 def test_an_abstention_is_one_line_and_a_failure(
@@ -137,6 +140,11 @@ def test_a_watch_that_broke_off_does_not_blame_the_confinement(
     assert "could not be watched to its end (its process was ended)" in capsys.readouterr().err
 
 
+def test_command_and_manager_hold_the_same_bounds_of_models() -> None:
+    assert predict.MAX_MODELS == forecast_operations.MAX_MODELS
+    assert kinds.MAX_MODEL_CHARACTERS == forecast_operations.MAX_MODEL_CHARACTERS
+
+
 WRONG = {
     ("predict",): "Missing argument 'COMMAND...'",
     ("predict", "--limit", "soon", "--", "x"): "Invalid value for '--limit'",
@@ -157,6 +165,10 @@ WRONG = {
             "",
         )
     },
+    ("predict", "--gpu", "", "--", "x"): "'' is no GPU model: write its name, 1 to 96 printable",
+    ("predict", "--gpu", "a\nb", "--", "x"): "is no GPU model: write its name",
+    ("predict", "--gpu", "a" * 97, "--", "x"): "is no GPU model: write its name",
+    ("predict", *["--gpu", "T4-16GiB"] * 17, "--", "x"): "17 GPU models are named: name at most 16",
     ("predict", "--", "no-such-program"): "no-such-program: not found in PATH",
 }
 

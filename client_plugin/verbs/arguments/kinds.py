@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_DIGITS = 19
 MAX_GPUS = 1_024
+MAX_MODEL_CHARACTERS = 96
+"""As the manager holds it: a test compares both."""
 MAX_ARRAY = 10_000
 ARRAY_FORM = "write indices and ranges: 0-9 or 0-9,12"
 COMPLETED_ENDED = 50
@@ -247,6 +249,10 @@ def _gpu_model(text: str) -> str:
         from client_plugin.messages import arguments as messages
 
         raise WrongValue(messages.NO_GPU_RATES(text=text))
+    if not 0 < len(text) <= MAX_MODEL_CHARACTERS or not text.isprintable():
+        from client_plugin.messages import arguments as messages
+
+        raise WrongValue(messages.NO_GPU_NAME(text=text[:100], limit=MAX_MODEL_CHARACTERS))
     return text
 
 

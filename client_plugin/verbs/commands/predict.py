@@ -10,7 +10,7 @@ from client_plugin.messages import prediction as messages
 from client_plugin.messages.form import sentence
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption, mistake
 from client_plugin.verbs.launch.watching import watched_findings
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from client_plugin.prediction.findings import Findings
 
+MAX_MODELS = 16
+"""In one order to the manager, which holds the same bound: a test compares them."""
 SOURCES = {"measured": "measured before"}
 COLUMNS = (
     Column("GPU", lambda row: row["name"]),
@@ -53,6 +55,8 @@ def _step(row: TableRow) -> Optional[str]:
 
 
 def run(said: Said) -> int:
+    if len(said.gpu) > MAX_MODELS:
+        mistake(VERB, messages.MODELS_MOST(count=len(said.gpu), most=MAX_MODELS))
     found = watched_findings(said.command, said.limit, not said.unconfined, said.steps or 0)
     answer = _answer(said, found)
     for note in found.notes:
@@ -84,7 +88,7 @@ def _answer(said: Said, found: Findings) -> Dict[str, Any]:
             graph, execution = found.features["graph"], found.features["execution"]
             answer["features"] = {**graph, **execution}
             answer["memory_bytes"] = found.features["memory"]["peak_bytes"]
-            answer["reason"] = messages.NO_MANAGER_ASKED(line=fault.message)
+            answer["reason"] = messages.NO_TIMES(line=fault.message)
     return {**answer, "dropped_files": found.dropped}
 
 
@@ -127,8 +131,8 @@ VERB = Verb(
         VerbOption("command", rest=True, required=True),
     ),
     text=(
-        "Runs COMMAND, a PyTorch training, for a few seconds without a GPU, and stops it after two "
-        "training steps. Tensors on the GPU have sizes but no values. Files that it writes are "
-        "dropped and listed, and it has no network."
+        "Runs COMMAND, a training with PyTorch, TensorFlow or Keras, for a few seconds without a "
+        "GPU, and stops it after two training steps. Tensors on the GPU have sizes but no values. "
+        "Files that it writes are dropped and listed, and it has no network."
         ),
 )  # fmt: skip

@@ -95,6 +95,11 @@ def forecasts(said: Said) -> int:
 def run(said: Said) -> int:
     if said.samples and said.forecast:
         mistake(VERB, messages.ONE_TABLE())
+    if said.samples and said.since is not None:
+        mistake(VERB, messages.OF_ALL_TASKS(table="--samples", option="--since"))
+    if (said.samples or said.forecast) and said.env is not None:
+        table = "--samples" if said.samples else "--forecast"
+        mistake(VERB, messages.OF_ALL_TASKS(table=table, option="--env"))
     if said.samples:
         return samples(said)
     if said.forecast:

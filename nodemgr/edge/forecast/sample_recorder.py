@@ -64,6 +64,8 @@ class Followed:
     """How many readings had each utilisation."""
     first: Progress | None = None
     last: Progress | None = None
+    before_end: Progress | None = None
+    """The last report before the end of a known whole. That of the end may be a second late."""
 
     @property
     def median_percent(self) -> int | None:
@@ -78,8 +80,10 @@ class Followed:
         """A count that falls begins another pass over the work: the pace is measured anew."""
         before = self.last
         if before is None or progress.done < before.done or progress.total != before.total:
-            self.first = progress
+            self.first, self.before_end = progress, None
         self.last = progress
+        if progress.done != progress.total:
+            self.before_end = progress
 
     def pace(self) -> tuple[int | None, int]:
         """(time of a step, steps), as the task reported them; None: too few, or no steps.
@@ -87,14 +91,21 @@ class Followed:
         A program counts its work in parts of its own, epochs say: with a known whole, the parts
         are counted as steps of the forecast. A whole without a forecast of its steps says nothing.
         """
-        if self.first is None or self.last is None:
+        found: tuple[int | None, int] = None, 0
+        for report in (self.before_end, self.last):
+            if report is not None and found[0] is None:
+                found = self._pace_until(report)
+        return found
+
+    def _pace_until(self, report: Progress) -> tuple[int | None, int]:
+        if self.first is None:
             return None, 0
-        steps, iterations = self.last.done - self.first.done, self.features.iterations
-        if self.last.total is not None:
-            steps = steps * iterations // max(1, self.last.total)
+        steps, iterations = report.done - self.first.done, self.features.iterations
+        if report.total is not None:
+            steps = steps * iterations // max(1, report.total)
         if steps < LEAST_STEPS:
             return None, steps
-        return (self.last.at_ns - self.first.at_ns) // steps, steps
+        return (report.at_ns - self.first.at_ns) // steps, steps
 
     def pace_of_whole(self, end_ns: int) -> tuple[int | None, int]:
         """The same without reports, by the steps of the forecast, for a run that has done them all.

@@ -287,6 +287,25 @@ def test_parts_of_a_known_whole_count_as_steps_of_the_forecast(
     assert one.pace() == (None, 0), "another whole: the pace is measured anew"
 
 
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ([(0, 0), (30, 30), (40, 90)], (S, 30)),
+        ([(0, 0), (10, 10), (40, 40)], (S, 40)),  # too few steps before the end
+        ([(0, 0), (40, 40), (40, 90)], (90 * S // 40, 40)),
+        ([(0, 0), (30, 30), (40, 90), (5, 100), (40, 135)], (S, 35)),  # a second pass
+    ],
+)
+def test_the_end_of_a_whole_counts_only_where_little_was_reported_before(
+    reports: list[tuple[int, int]], expected: tuple[int, int]
+) -> None:
+    one = followed()
+    one.features = features(iteration=40)
+    for done, at_s in reports:
+        one.reported(Progress(done, 40, at_s * S, 0, 0))
+    assert one.pace() == expected
+
+
 def test_a_run_without_reports_has_a_pace_from_its_first_use_of_a_gpu() -> None:
     one = followed()
     assert one.pace_of_whole(10**15) == (None, 0), "it has used none"
