@@ -24,7 +24,10 @@ ROOT = TESTS.parent
 SHARED = re.compile(
     r'scope="(module|session)"|import built_libraries|xdist_group|^@cache$', re.MULTILINE
 )
-SLOW = "pytest.mark.slow"
+CHOSEN = {"": "not slow and not long", "slow": "slow and not long"}
+"""By -m as it is given, for a run of folders."""
+MARKED = {"slow and not long": "pytest.mark.slow", "long": "pytest.mark.long"}
+"""By -m: what stands in the files that have such tests."""
 MOST_WORKERS = 8
 """Each may hold a PyTorch and a TensorFlow in memory."""
 ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's cgroups
@@ -34,15 +37,15 @@ ONE_PROCESS = {"training"}  # it imports PyTorch and TensorFlow: once, not in ea
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare a run: shared object files, no slow tests, and the default handling of signals.
 
-    `-m slow` and a run of single files include slow tests. A shell ignores Ctrl-C in its background
-    jobs, and children inherit that.
+    `-m slow`, `-m long` and a run of single files include slow tests. A shell ignores Ctrl-C in its
+    background jobs, and children inherit that.
     """
     if not hasattr(config, "workerinput"):
         objects = tempfile.TemporaryDirectory(prefix="nmo")
         os.environ[OBJECTS] = objects.name
         config.add_cleanup(objects.cleanup)
-    if names_folders(config) and not config.option.markexpr:
-        config.option.markexpr = "not slow"
+    if names_folders(config):
+        config.option.markexpr = CHOSEN.get(config.option.markexpr, config.option.markexpr)
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGQUIT, signal.SIG_DFL),
@@ -58,13 +61,14 @@ def names_folders(config: pytest.Config) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`-m slow` reads only the files that have a slow test; each worker reads all files.
+    """`-m slow` and `-m long` read only the files that have such a test; each worker reads them.
 
     The mark therefore stands in the file of its test (tests/test_house.py).
     """
-    if config.option.markexpr != "slow" or not collection_path.match("test_*.py"):
+    marked = MARKED.get(config.option.markexpr)
+    if marked is None or not collection_path.match("test_*.py"):
         return None
-    return True if SLOW not in collection_path.read_text() else None
+    return True if marked not in collection_path.read_text() else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -353,7 +353,7 @@ def test_every_property_test_counts_its_examples_in_one_place(path: Path) -> Non
     assert len(settled) == len(machines), f"{path.name}: {machines} and {settled}"
 
 
-SLOW_MARK = re.compile(r"\bslow\b")
+SLOW_MARK = re.compile(r"\b(slow|long)\b")
 
 
 @each(sources("tests"), module_name)
@@ -362,9 +362,9 @@ def test_a_mark_of_slow_tests_stands_in_their_own_file(path: Path) -> None:
     marks = [
         ast.unparse(node)
         for node in nodes(path)
-        if isinstance(node, ast.Attribute) and node.attr == "slow"
+        if isinstance(node, ast.Attribute) and node.attr in ("slow", "long")
     ]
-    assert set(marks) <= {"pytest.mark.slow"}, f"{module_name(path)}: {marks}"
+    assert set(marks) <= {"pytest.mark.slow", "pytest.mark.long"}, f"{module_name(path)}: {marks}"
     assert not marks or path.name.startswith("test_"), f"{module_name(path)} has no tests"
     assert not [
         node

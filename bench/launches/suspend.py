@@ -78,7 +78,7 @@ def main() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=50)
-    options = parse(parser, rounds=2)
+    options = parse(parser, rounds=1)
     with Node("1x4GiB") as node:
         node.call("quota_set", env="alice", gpus=1)
         program = holder(node)

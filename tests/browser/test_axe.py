@@ -38,14 +38,16 @@ def busy() -> Iterator[StandInSite]:
         yield found
 
 
-@pytest.fixture(params=["phone", "laptop"])
-def size(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=["light", "dark"])
-def scheme(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+each_look = pytest.mark.parametrize(
+    ("size", "scheme"),
+    [
+        ("phone", "light"),
+        ("laptop", "dark"),
+        pytest.param("phone", "dark", marks=pytest.mark.long),
+        pytest.param("laptop", "light", marks=pytest.mark.long),
+    ],
+)
+"""Each size and each scheme once; both sizes in both schemes with `-m long`."""
 
 
 def findings(opened: Tab) -> list[str]:
@@ -69,6 +71,7 @@ def test_a_fault_is_found(chromium: Any, busy: StandInSite, axe: str) -> None:
         assert any("color-contrast" in line for line in findings(opened))
 
 
+@each_look
 def test_every_view(chromium: Any, busy: StandInSite, axe: str, size: str, scheme: str) -> None:
     found = []
     with tab(chromium, busy.site, size, color_scheme=scheme) as opened:
@@ -83,6 +86,7 @@ def test_every_view(chromium: Any, busy: StandInSite, axe: str, size: str, schem
     assert found == []
 
 
+@each_look
 def test_dialogs(chromium: Any, busy: StandInSite, axe: str, size: str, scheme: str) -> None:
     found = []
     with tab(chromium, busy.site, size, color_scheme=scheme) as opened:
@@ -98,6 +102,7 @@ def test_dialogs(chromium: Any, busy: StandInSite, axe: str, size: str, scheme: 
     assert found == []
 
 
+@each_look
 def test_without_a_token(
     chromium: Any, busy: StandInSite, axe: str, size: str, scheme: str
 ) -> None:
@@ -114,6 +119,7 @@ def test_without_a_token(
     assert found == []
 
 
+@pytest.mark.parametrize("size", ["phone", "laptop"])
 def test_the_page_is_whole_on_each_size(chromium: Any, busy: StandInSite, size: str) -> None:
     """Nothing is wider than the screen."""
     with tab(chromium, busy.site, size) as opened:

@@ -402,8 +402,10 @@ TestCore.settings = settings(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3_600)
 @pytest.mark.skipif(TIMES >= 5, reason="TestCore has at least as many examples then")
 class TestCoreAtLength(Core.TestCase):
+    """TestCore with twice its examples."""
+
     settings = settings(TestCore.settings, max_examples=examples(100))

@@ -61,10 +61,11 @@ def trains(led: Led, size: int, until: int = 0) -> int:
     raise AssertionError(led.lines[-20:])
 
 
-@pytest.mark.parametrize("form", ["file", "directory"])
+@pytest.mark.parametrize("form", ["file", pytest.param("directory", marks=pytest.mark.long)])
 def test_a_script_grows_and_shrinks_from_its_checkpoint(
     lead: Lead, tmp_path: Path, form: str
 ) -> None:
+    """tests/elastic/test_checkpoint_watch.py has a directory without a training."""
     path = tmp_path / "state"
     words = ["--in-directory"] if form == "directory" else []
     led = lead("--save", path, *words, checkpoint=path)
@@ -95,10 +96,11 @@ def test_a_script_without_a_checkpoint_keeps_its_gpus(lead: Lead) -> None:
     led.word("decline", "GPU-5")
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_killed_worker_starts_all_again_from_the_checkpoint(
     lead: Lead, tmp_path: Path, victim: int
 ) -> None:
+    """Any other worker than 0: tests/elastic/test_rounds.py, without processes."""
     path = tmp_path / "state"
     led = lead("--save", path, gpus=2, checkpoint=path)
     trains(led, 2, 110)
@@ -109,7 +111,9 @@ def test_a_killed_worker_starts_all_again_from_the_checkpoint(
 
 
 def test_a_script_that_crashes_in_each_start_is_given_up(lead: Lead, tmp_path: Path) -> None:
-    led = lead("--crash", gpus=2, checkpoint=tmp_path / "state")
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text('raise RuntimeError("the script is wrong")')
+    led = lead(gpus=2, checkpoint=tmp_path / "state", command=(str(wrong),))
     assert led.end() == 1
     assert sum("RuntimeError: the script is wrong" in line for line in led.lines) >= 4
     assert [line for line in led.lines if "not started again after 3 restarts in a row" in line]
@@ -122,8 +126,9 @@ def test_a_script_that_ends_well_ends_the_task(lead: Lead) -> None:
     assert "[worker 1] finished as 1 of 2" in led.lines
 
 
-@pytest.mark.parametrize("form", ["torchrun", "module"])
+@pytest.mark.parametrize("form", ["torchrun", pytest.param("module", marks=pytest.mark.long)])
 def test_torchrun_as_the_command(lead: Lead, tmp_path: Path, form: str) -> None:
+    """tests/elastic/test_torchrun.py reads both forms of the command."""
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     start = (torchrun,) if form == "torchrun" else (sys.executable, "-m", "torch.distributed.run")
     path = tmp_path / "state"

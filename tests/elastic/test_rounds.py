@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from client_plugin.elastic.orders import (
     Accept,
     Checkpoint,
@@ -114,6 +116,17 @@ def test_a_failure_without_a_checkpoint_ends_the_task_with_its_code() -> None:
     orders = plan.step(Died(1, 3), 60.0)
     assert Signal(0, TERM) in orders
     assert plan.step(Died(0, -TERM), 61.0) == [Finish(3)]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_all_start_again_from_the_checkpoint_when_one_is_killed(victim: int) -> None:
+    plan = begun("a", "b")
+    other = 1 - victim
+    orders = plan.step(Died(victim, -KILL), 60.0, saved(9))
+    assert keys(orders) == ["ENDED", "RESTARTED"]
+    assert orders[-1] == Signal(other, TERM)
+    starts = plan.step(Died(other, -TERM), 60.1, saved(9))[1:]
+    assert starts == [StartWorker(2, "a", 0, 2, 2), StartWorker(3, "b", 1, 2, 2)]
 
 
 def failing(plan: ElasticPlan, every_s: float, times: int) -> list[list[PlanOrder]]:

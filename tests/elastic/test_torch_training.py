@@ -46,9 +46,11 @@ def test_a_training_goes_on_through_offers_recalls_and_deaths(
         led.close()
 
 
+@pytest.mark.long
 def test_a_training_that_is_not_disturbed_ends_with_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """tests/elastic/test_leader.py has a finished training without a framework."""
     monkeypatch.setenv("PYTHONPATH", str(SITECUSTOMIZE))
     led = Led(tmp_path, str(HERE / "torch_training.py"), "24", gpus=2)
     try:

@@ -104,9 +104,10 @@ def test_with_virtual_workers_dropout_and_batch_statistics_do_not_change(
     judge(run(tmp_path, kind, 40, 4, seed=2), losses, programs.numbers_of(model), plan)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sgd", "adamw", "noisy sgd", "noisy adamw"])
 def test_twenty_resizes_in_two_hundred_steps(tmp_path: Path, kind: str) -> None:
+    """The two tests above have four resizes in forty steps."""
     if "noisy" in kind:
         losses, model, _ = programs.train({}, kind, 200)
     else:

@@ -15,21 +15,31 @@ from tests.training.pooled import WorkerPool, pool
 require("tensorflow", "TensorFlow")
 
 __all__ = ["pool"]
+STEPS = 200
 PLAN = SamplePlan(
-    programs.SAMPLES, programs.BATCH, programs.BATCH, programs.epochs_of(200), programs.SEED
+    programs.SAMPLES, programs.BATCH, programs.BATCH, programs.epochs_of(STEPS), programs.SEED
 )
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tensorflow_resizes")]
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_twenty_resizes_in_two_hundred_steps(tmp_path: Path, kind: str, pool: WorkerPool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "steps", "resizes"),
+    [
+        ("adamw", 40, 4),
+        pytest.param("sgd", STEPS, 20, marks=pytest.mark.long),
+        pytest.param("adamw", STEPS, 20, marks=pytest.mark.long),
+    ],
+)
+def test_resizes_change_no_loss_and_no_sample(
+    tmp_path: Path, kind: str, steps: int, resizes: int, pool: WorkerPool
+) -> None:
     """With a learning rate that falls from step to step."""
-    losses, numbers = pool.result(own.reference, kind, 200)
+    losses, numbers = pool.result(own.reference, kind, steps)
     agent = test_resizes.run(
-        tmp_path, kind, 200, 20, seed=4, program=own.train, context=pool, max_per_gpu=32
+        tmp_path, kind, steps, resizes, seed=4, program=own.train, context=pool, max_per_gpu=32
     )
     test_resizes.judge(agent, losses, numbers, PLAN)
-    assert agent.generation == 21 == len(agent.resized)
+    assert agent.generation == resizes + 1 == len(agent.resized)
 
 
 def test_kills_at_random_instants_repeat_at_most_one_step(tmp_path: Path, pool: WorkerPool) -> None:

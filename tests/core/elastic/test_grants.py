@@ -365,7 +365,8 @@ def test_a_walk(seed: int) -> None:
     walk(Memory(1 if seed % 2 else GPUS), RULES, Memory.check, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_long_walks() -> None:
+    """The test above has eight of these walks."""
     for seed in range(100, 100 + examples(60)):
         walk(Memory(1 if seed % 2 else GPUS), RULES, Memory.check, seed)

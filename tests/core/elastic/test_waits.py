@@ -207,8 +207,9 @@ def test_no_request_waits_for_unused_memory_beyond_a_beat(seed: int) -> None:
     walk_memory(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_long_walks() -> None:
+    """The tests above have six walks of each kind."""
     for seed in range(100, 100 + examples(10)):
         walk_gpus(seed)
         walk_memory(seed)

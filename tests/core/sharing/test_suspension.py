@@ -622,7 +622,8 @@ def test_no_walk_breaks_a_promise(seed: int) -> None:
     walk(Walk(), RULES, grants_fit, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(1_000, 1_000 + examples(100)))
 def test_no_long_walk_breaks_a_promise(seed: int) -> None:
+    """The test above has twelve of these walks."""
     walk(Walk(), RULES, grants_fit, seed)

@@ -131,7 +131,11 @@ def learns_in_its_process(world: World, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(
     ("rounds", "learn"),
-    [(2, learns), pytest.param(30, learns_in_its_process, marks=pytest.mark.slow)],
+    [
+        (2, learns),
+        pytest.param(2, learns_in_its_process, marks=pytest.mark.slow),
+        pytest.param(30, learns_in_its_process, marks=pytest.mark.long),
+    ],
 )
 def test_absurd_progress_of_one_environment_moves_another_s_forecasts_within_bounds(
     world: World,

@@ -12,7 +12,7 @@ pytest.importorskip("numpy")
 from tests.elastic.kills import problem
 from tests.elastic.kills.series import SUMS, LeaderLife, judge, play
 
-KILLS = int(os.environ.get("NODEMGR_KILLS", "12"))
+KILLS = int(os.environ.get("NODEMGR_KILLS", "4"))
 
 EXACT = 1e-9
 
@@ -21,6 +21,7 @@ EXACT = 1e-9
 @pytest.mark.timeout(900 + 60 * KILLS)
 @pytest.mark.parametrize("sums", SUMS)
 def test_kills_at_random_instants(tmp_path: Path, sums: str) -> None:
+    """CONTRIBUTING.md "Test" has the command of the long series."""
     if sums == "gloo":
         pytest.importorskip("torch")
     print(play(tmp_path, KILLS, 1, sums))

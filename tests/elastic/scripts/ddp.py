@@ -1,7 +1,7 @@
 """A DDP script as its user wrote it for torchrun: it knows nothing of nodemgr.
 
-`ddp.py [--save PATH] [--steps N] [--backend gloo] [--every N] [--in-directory] [--crash]`: it loads
-its checkpoint, saves one every N steps, and prints a line of rank 0 for each step.
+`ddp.py [--save PATH] [--steps N] [--backend gloo] [--every N] [--in-directory]`: it loads its
+checkpoint, saves one every N steps, and prints a line of rank 0 for each step.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ parser.add_argument("--save", type=Path)
 parser.add_argument("--steps", type=int, default=100_000)
 parser.add_argument("--every", type=int, default=100)
 parser.add_argument("--backend", default="gloo")
-for flag in ("--in-directory", "--crash"):
-    parser.add_argument(flag, action="store_true")
+parser.add_argument("--in-directory", action="store_true")
 options = parser.parse_args()
 
 
@@ -63,8 +62,6 @@ if path is not None:
 parallel = DistributedDataParallel(model)
 print(f"starts at step {step} as {rank} of {size} pid {os.getpid()} "
       f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", flush=True)  # fmt: skip
-if options.crash:
-    raise RuntimeError("the script is wrong")
 while step < options.steps:
     numbers = torch.Generator().manual_seed(1_000 * step + rank)
     inputs = torch.randn(32, 8, generator=numbers)
