@@ -19,8 +19,9 @@ predict` watches it; a row that has no forecast is counted with its reason.
 
 The published memory has the GPU's context in it, which depends on the driver: the median difference
 of every second row is taken for it, and the errors are those of the other rows. Utilisation: four
-of five rows are learned from, the others are the test. --kept: a file of the rows, which is read
-if it is there. Needs torch.
+of five rows are learned from, the others are the test. Of all rows: how many need more than the
+manager gives a first task, before any has shown its context. --kept: a file of the rows, which is
+read if it is there. Needs torch.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ from table import utilization_errors
 from arguments import parse
 from client_plugin.prediction import features as client_features
 from nodemgr.core.forecast import features as feature_form
+from nodemgr.core.forecast import margins
+from nodemgr.core.forecast.prediction import DEFAULT_CONSTANT_BYTES
 from nodemgr.core.forecast.samples import Sample
 
 MIB = 1 << 20
@@ -280,10 +283,19 @@ def show_memory(rows: Sequence[Row]) -> None:
           f"{sizes[int(0.9 * len(sizes))]:.1f} %, within 15 %: "
           f"{100 * sum(size <= 15 for size in sizes) / len(sizes):.0f} %, more than 15 % below: "
           f"{100 * sum(error < -15 for error in errors) / len(errors):.1f} %")  # fmt: skip
+    beyond = sum(truth > first_task_mib(guess) for truth, guess in pairs)
+    print(f"more memory than a first task is given, before any has shown its context: "
+          f"{beyond} of {len(pairs)}")  # fmt: skip
     reasons = Counter(row.reason for row in rows if row.reason)
     print(f"without a forecast: {sum(reasons.values())} of {len(rows)} rows")
     for reason, count in reasons.most_common():
         print(f"  {count} {reason}")
+
+
+def first_task_mib(forecast_mib: float) -> float:
+    """Memory with its margin, as the manager fills it in without samples."""
+    memory_bytes = round(forecast_mib * MIB) + DEFAULT_CONSTANT_BYTES
+    return (memory_bytes + margins.memory_bytes(memory_bytes, (), "")) / MIB
 
 
 def show_utilization(rows: Sequence[Row]) -> None:
