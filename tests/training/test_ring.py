@@ -12,7 +12,6 @@ import pytest
 from tests.support.installed import later
 
 torch = later("torch", "PyTorch")
-dist = later("torch.distributed", "PyTorch")
 
 
 class Ring:
@@ -47,14 +46,14 @@ class Ring:
 
 @pytest.mark.parametrize("size", range(2, 9))
 def test_the_ring_needs_two_times_n_less_one_rounds_and_agrees_with_gloo(size: int) -> None:
-    ring, store = Ring(size), dist.HashStore()
+    ring, store = Ring(size), torch.distributed.HashStore()
     numbers = torch.Generator().manual_seed(size)
     given = [torch.randn(37, generator=numbers) for _ in range(size)]
     ours, theirs = [each.clone() for each in given], [each.clone() for each in given]
 
     def work(rank: int) -> None:
         ring.all_reduce(rank, ours[rank])
-        group = dist.ProcessGroupGloo(store, rank, size)
+        group = torch.distributed.ProcessGroupGloo(store, rank, size)
         group.allreduce([theirs[rank]]).wait()
 
     with ThreadPoolExecutor(size) as workers:
