@@ -7,6 +7,7 @@ result comes through a pipe from the watching process, which ends with this one.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set
 
 from . import confinement, outcome
@@ -59,14 +61,15 @@ class Watched(NamedTuple):
 
 def watch(order: WatchOrder) -> Watched:
     """Blocks until the command is over, at most for its limit and a little more."""
-    scratch = tempfile.mkdtemp(prefix="nodemgr-predict-")
+    scratch = ScratchDirectory()
     reading, writing = os.pipe()
     others = frozenset(_children())
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(not order.is_confined))
+    parent = os.getpid()
     keeper = os.fork()
     if keeper == 0:
         os.close(reading)
-        _keep(order, scratch, writing)
+        _keep(order, scratch.path, writing, parent)
     os.close(writing)
     try:
         with os.fdopen(reading, "rb") as pipe:
@@ -76,10 +79,58 @@ def watch(order: WatchOrder) -> Watched:
         if not order.is_confined:
             _end_descendants(others)  # the command can have ended the keeper
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
-        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.remove()
     if not told:
         return Watched({}, None, "", [], "its process was ended")
     return Watched(**json.loads(told))
+
+
+class ScratchDirectory:
+    """A directory that a process of its own makes, and removes when this one and its forks end.
+
+    They hold a pipe to it. It has its own session, so that no signal of a terminal ends it.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        reading, self._held = os.pipe()
+        answer, answering = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._held)
+            _keep_directory(reading, answering)
+        os.close(reading)
+        os.close(answering)
+        with os.fdopen(answer) as pipe:
+            number, _, self.path = pipe.read().partition(" ")
+        if number != "0":
+            self.remove()
+            raise OSError(int(number or errno.EIO), os.strerror(int(number or errno.EIO)))
+
+    def remove(self) -> None:
+        os.close(self._held)
+        with suppress(ChildProcessError):  # SIGCHLD is ignored: the kernel waited for it
+            os.waitpid(self._pid, 0)
+
+
+def _keep_directory(holders: int, answering: int) -> None:
+    """Until the last holder of the pipe has ended. Never returns."""
+    try:
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):  # a reader of the verb's output does not wait for this process
+            os.dup2(nothing, stream)
+        with os.fdopen(answering, "w") as pipe:
+            try:
+                path = tempfile.mkdtemp(prefix="nodemgr-predict-")
+            except OSError as error:
+                pipe.write(str(error.errno))
+                return
+            pipe.write(f"0 {path}")
+        os.read(holders, 1)
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os._exit(0)
 
 
 def _end(keeper: int) -> None:
@@ -88,22 +139,28 @@ def _end(keeper: int) -> None:
     os.waitpid(keeper, 0)
 
 
-def _keep(order: WatchOrder, scratch: str, writing: int) -> None:
+def _keep(order: WatchOrder, scratch: str, writing: int, parent: int) -> None:
     """In the child: makes the namespaces, and waits for their first process. Never returns."""
     code = 1
     try:
         confinement.end_with_parent(signal.SIGKILL)
+        _end_if(os.getppid() != parent)
         if not order.is_confined:
             told = _run(order, scratch, [])
         else:
             own = confinement.own_roots(os.getcwd(), os.geteuid())
             roots = own if confinement.unshare() else None
             confinement.end_with_parent(signal.SIGKILL)  # a new user namespace forgets it
+            _end_if(os.getppid() != parent)
+            lives, held = os.pipe()
             first = os.fork()
             if first:
                 os.waitpid(first, 0)
                 os._exit(0)
+            os.close(held)
             confinement.end_with_parent(signal.SIGKILL)
+            _end_if(bool(select.select([lives], [], [], 0)[0]))  # its parent has no PID here
+            os.close(lives)
             told = _run(order, scratch, confinement.confine(scratch, roots))
         code = 0
     except OSError as error:
@@ -115,6 +172,12 @@ def _keep(order: WatchOrder, scratch: str, writing: int) -> None:
             json.dump(told._asdict(), pipe)
     finally:
         os._exit(code)
+
+
+def _end_if(is_orphan: bool) -> None:
+    """A parent that ended before its child asked for the signal sends none."""
+    if is_orphan:
+        os._exit(1)
 
 
 def _run(order: WatchOrder, scratch: str, layers: List[Any]) -> Watched:
@@ -176,12 +239,15 @@ def _read_for(seconds: float, outputs: List[OutputTail]) -> None:
 
 
 def _start(order: WatchOrder, outputs: List[OutputTail], outcomes: str) -> int:
+    parent = os.getpid()
     child = os.fork()
     if child:
         for output in outputs:
             os.close(output.writing)
         return child
     try:
+        confinement.end_with_parent(signal.SIGKILL)
+        _end_if(os.getppid() != parent)
         os.setsid()
         _redirect(os.open(os.devnull, os.O_RDONLY), 0)
         for stream, output in enumerate(outputs, start=1):

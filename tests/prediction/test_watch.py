@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import pytest
 from client_plugin.prediction import confinement, outcome
 from client_plugin.prediction.watch import Watched, WatchOrder, last_line, watch
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.ordinary import CHECKOUT
 
 PR_SET_DUMPABLE = 4
 USER = 4711
@@ -278,6 +281,56 @@ def test_a_command_that_ends_its_keeper_leaves_no_process() -> None:
     os.close(held)
     assert os.read(reader, 1) == b"", "no process holds the pipe"
     os.close(reader)
+
+
+@pytest.mark.usefixtures("namespaces")
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("is_confined", [True, False])
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_killed_watch_leaves_no_process_and_no_file(
+    here: Path, number: int, is_confined: bool, is_early: bool
+) -> None:
+    """`is_early`: before the first process of the namespaces is known to run."""
+    reader, held = os.pipe()
+    command = ["sleep", f"{WAIT_LIMIT_S:.0f}.{os.getpid()}"]
+    order = WatchOrder(command, "/bin/sleep", {}, WAIT_LIMIT_S, is_confined)
+    code = f"from client_plugin.prediction.watch import *; watch(WatchOrder(*{tuple(order)!r}))"
+    variables = {**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": tempfile.gettempdir()}
+    with subprocess.Popen([sys.executable, "-c", code], pass_fds=[held], env=variables) as watching:
+        os.close(held)
+        if is_early:
+            until(lambda: any(Path(tempfile.gettempdir()).iterdir()))
+        else:
+            until(lambda: "\0".join([*command, ""]) in map(command_line, processes()))
+        watching.send_signal(number)
+    assert watching.returncode == -number
+    assert os.read(reader, 1) == b"", "no process holds the pipe"
+    os.close(reader)
+
+
+def test_a_full_or_missing_directory_for_temporary_files_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    with pytest.raises(FileNotFoundError):
+        run("pass")
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + WAIT_LIMIT_S
+    while not is_true():
+        assert time.monotonic() < limit_s
+
+
+def processes() -> list[Path]:
+    return [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def command_line(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:  # it has ended
+        return ""
 
 
 FORGED = [b"{nonsense", b"[1]", b"{}", b'{"reason": 5, "is_certain": true}', b"\xff", b"[" * 99_999]

@@ -581,7 +581,9 @@ FEATURES_NO_WORK = Message(
 )
 WEIGHTS_WITHOUT_SENSE = Part(NODE, "the learned weights have no sense at `{place}`")
 FORECAST_NEEDS_WORK = Part(PROGRAM, "no operations of a step were counted")
-FORECAST_NOT_LEARNED = Part(NODE, "nothing was learned yet: too few tasks with features have ended")
+FORECAST_NOT_LEARNED = Part(
+    NODE, "nothing was learned yet: too few tasks with a known time of a step have ended"
+)
 FORECAST_NOT_BETTER = Part(NODE, "what was learned is no better than the estimate")
 FORECAST_OUTSIDE = Part(NODE, "no task like this one has ended on the node: only an estimate")
 FORECAST_UNKNOWN_MODEL = Part(
