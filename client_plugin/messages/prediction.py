@@ -31,6 +31,12 @@ SHARED_BETWEEN_PROCESSES = Part(
     "the program passes tensors on the GPU to another process, and the memory of several processes "
     "is not added up: measure it on a GPU",
 )
+PICKLED_UNCONFINED = Part(
+    PROGRAM,
+    "the program saves tensors on the GPU into memory or by pickle, and without a private view of "
+    "the disk they could take the place of a checkpoint: leave --unconfined out, or save by "
+    "torch.save to a file",
+)
 SHARDED = Part(
     PROGRAM,
     "the program shards a model over ranks (a device mesh, or a group of processes as FSDP makes "

@@ -382,25 +382,28 @@ def test_the_state_of_a_generator_comes_back_from_the_gpu(tmp_path: Path, progra
 
 
 SAVED = """
-import io, os, pickle, torch, torch.nn as nn
+import io, os, pathlib, pickle, torch, torch.nn as nn
 def shares(one, other):
     return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).cuda()
 model[1].weight = model[0].weight
 optimizer = torch.optim.AdamW(model.parameters())
 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "seen": torch.arange(3)}
-torch.save(state, "fresh")
+state.update(wide=torch.ones(9, 9).cuda(), rate=torch.tensor(0.5).cuda())
+torch.save(obj=state, f=pathlib.Path("fresh"))
 os.replace("fresh", "checkpoint.pt")
 state = torch.load("checkpoint.pt")
 assert state["seen"].tolist() == [0, 1, 2], "a tensor of the processor keeps its values"
+assert state["rate"].item() == 0.5, "a value that is known is in the file"
 weights = state["model"]
 assert weights["0.weight"].is_cuda and shares(weights["0.weight"], weights["1.weight"])
 assert not shares(weights["0.weight"], weights["0.bias"])
 model.load_state_dict(weights)
 optimizer.load_state_dict(state["optimizer"])
 for place in ("cpu", {"cuda:0": "cpu"}, lambda storage, location: storage):
-    found = torch.load("checkpoint.pt", place, weights_only=True)["model"]["0.weight"]
-    assert not found.is_cuda and found.sum() == 0
+    state = torch.load("checkpoint.pt", place, weights_only=True)
+    assert not state["rate"].is_cuda and state["rate"] == 0.5
+    assert not state["wide"].is_cuda and state["wide"].sum() == 0
 for options in ({}, {"_use_new_zipfile_serialization": False}):
     file = io.BytesIO()
     torch.save(model, file, **options)
@@ -408,9 +411,23 @@ for options in ({}, {"_use_new_zipfile_serialization": False}):
     model = torch.load(file, weights_only=False)
     assert model[0].weight is model[1].weight and model[0].weight.is_cuda
 assert pickle.loads(pickle.dumps(torch.arange(3))).tolist() == [0, 1, 2]
+assert pickle.loads(pickle.dumps(model))[0].weight.is_cuda
 torch.save(nn.Linear(2, 2), "small.pt")
 assert not torch.load("small.pt", weights_only=False).weight.is_cuda
 assert torch.load("small.pt", "cuda:0", weights_only=False).weight.is_cuda
+torch.save([nn.Parameter(torch.ones(2))] * 2, "list.pt")
+one, other = torch.load("list.pt", "cuda")
+assert one.is_leaf and one.is_cuda and shares(one, other)
+try:
+    torch.save(model, "absent/model.pt")
+except RuntimeError as error:
+    assert "absent" in str(error)
+places = {one.data_ptr() for one in model.parameters()}
+assert 0 not in places and len(places) == 3
+torch.cuda.random.set_rng_state(torch.cuda.random.get_rng_state())
+rows = torch.ones(4, 4).cuda()
+assert rows[1:].data_ptr() == rows.data_ptr() + 16
+assert rows[1:].untyped_storage().data_ptr() == rows.data_ptr()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 while True:
     model(torch.ones(2, 8).cuda()).sum().backward()
@@ -424,7 +441,55 @@ def test_a_saved_file_is_loaded_again(tmp_path: Path, programs: Forks, before: s
     answer = findings.find(seen, WAIT_LIMIT_S)
     assert answer.features is not None, (answer.reason, seen.last_line)
     assert answer.features["richer"]["parameters"] == 80
-    assert answer.dropped == [str(tmp_path / name) for name in ("fresh", "small.pt")]
+    assert {"checkpoint.pt", "small.pt"} <= {path.name for path in tmp_path.iterdir()}
+
+
+UNCONFINED = """
+import os
+os.environ["NODEMGR_PREDICT_CONFINED"] = "0"
+"""
+"""Run before torch is adapted."""
+TRAINED = """
+import copy, io, pathlib, pickle, torch
+weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+{save}
+copy.deepcopy(weight.detach())
+while True:
+    weight.sum().backward()
+"""
+
+
+@pytest.mark.parametrize("file", ["'own.pt'", "pathlib.Path('own.pt')", "open('own.pt', 'rb+')"])
+def test_without_a_view_of_the_disk_no_file_is_saved(
+    tmp_path: Path, programs: Forks, file: str
+) -> None:
+    (tmp_path / "own.pt").write_bytes(b"a checkpoint with values")
+    seen = programs.run(
+        written(TRAINED.format(save=f"torch.save(weight, {file})"), tmp_path), UNCONFINED
+    )
+    answer = findings.find(seen, WAIT_LIMIT_S)
+    assert answer.features is not None, (answer.reason, seen.last_line)
+    assert answer.dropped == [str(tmp_path / "own.pt")]
+    assert (tmp_path / "own.pt").read_bytes() == b"a checkpoint with values"
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        "file = io.BytesIO(); torch.save({'w': weight}, file); path.write_bytes(file.getvalue())",
+        "path.write_bytes(pickle.dumps(weight))",
+    ],
+    ids=["memory", "pickle"],
+)
+def test_without_a_view_of_the_disk_no_bytes_for_a_file_are_made(
+    tmp_path: Path, programs: Forks, save: str
+) -> None:
+    save = "path = pathlib.Path('own.pt')\n" + save
+    (tmp_path / "own.pt").write_bytes(b"a checkpoint with values")
+    seen = programs.run(written(TRAINED.format(save=save), tmp_path), UNCONFINED)
+    answer = findings.find(seen, WAIT_LIMIT_S)
+    assert "leave --unconfined out" in str(answer.reason), seen.last_line
+    assert (tmp_path / "own.pt").read_bytes() == b"a checkpoint with values"
 
 
 FORKED = {
@@ -479,6 +544,29 @@ def test_a_child_forked_after_a_use_of_the_gpu_is_not_watched(
         )
     )
     assert [one.get("backwards") for one in seen.outcomes.values()] == [3], seen.last_line
+
+
+def test_a_forked_process_on_the_processor_ends_nothing(tmp_path: Path, programs: Forks) -> None:
+    program = """
+        import os, torch
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            other = torch.ones(2, requires_grad=True)
+            for _ in range(9):
+                other.sum().backward()
+            os.write(writing, b"all passes")
+            raise SystemExit
+        os.wait()
+        os.close(writing)
+        assert os.read(reading, 99) == b"all passes"
+        weight = torch.ones(2, 2, device="cuda", requires_grad=True)
+        for _ in range(9):
+            weight.sum().backward()
+        """
+    seen = programs.run(written(program, tmp_path))
+    answer = findings.find(seen, WAIT_LIMIT_S)
+    assert answer.features is not None, (answer.reason, seen.last_line)
+    assert not any(one.get("is_certain") for one in seen.outcomes.values())
 
 
 REASONS = {

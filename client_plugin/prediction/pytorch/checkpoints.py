@@ -1,25 +1,27 @@
-"""`torch.save` and `torch.load` where tensors on the GPU have no values.
+"""`torch.save`, `torch.load` and pickle where tensors on the GPU have no values.
 
-A file holds their shapes; a tensor of the processor is in it as it is. Without a private view of
-the disk no file is written: it would take the place of a checkpoint with values. Knows: what
-`torch.save` writes. Must not know: how tensors have no values, operators.
+A file holds their shapes, and the values that are known; a tensor of the processor is in it as it
+is. Without a private view of the disk no file is written: it would take the place of a checkpoint
+with values. Knows: how a tensor is pickled. Must not know: how tensors have no values, operators.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import types
-from typing import Any, Callable, Dict, List, Tuple, Type
+import threading
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch.utils._pytree import tree_map
 
+from ...messages import prediction as messages
+from ...messages.form import MessageLine
 from .. import outcome
+from .shadows import Shadows
 
 CPU = torch.device("cpu")
-_loading: List[CheckpointLoad] = []
-"""The loads that are under way, the innermost last."""
+Form = Tuple[Any, ...]
+"""Of a tensor: its storage, shape, stride and type."""
 
 
 class CheckpointLoad:
@@ -29,7 +31,7 @@ class CheckpointLoad:
         self._map_location = map_location
         self._on_gpu: Dict[int, Any] = {}
         """Storages that the file has on the GPU; they are kept, so that no address is reused."""
-        self._made: Dict[Tuple[Any, ...], torch.Tensor] = {}
+        self._made: Dict[Form, torch.Tensor] = {}
 
     def device(self, location: str) -> torch.device:
         """A function as `map_location` is not asked: most of them name the processor."""
@@ -56,61 +58,102 @@ class CheckpointLoad:
             and one.device == CPU
             and one.untyped_storage()._cdata in self._on_gpu
         )
-        return one.cuda() if is_moved else one
+        return self._like(one, self._kept(_form(one), one.detach().cuda)) if is_moved else one
 
-    def made(self, form: Tuple[Any, ...]) -> torch.Tensor:
+    def rebuilt(
+        self, form: Form, is_parameter: bool, requires_grad: bool, known: Optional[torch.Tensor]
+    ) -> torch.Tensor:
+        def fresh() -> torch.Tensor:
+            _storage, shape, stride, dtype = form
+            place = self.device("cuda:0")
+            made = torch.empty_strided(shape, stride, dtype=dtype, device=place)
+            return made.zero_() if known is None else made.copy_(known)
+
+        tensor = self._kept(form, fresh)
+        if is_parameter:
+            return torch.nn.Parameter(tensor, requires_grad)
+        return tensor.requires_grad_(requires_grad)
+
+    def _kept(self, form: Form, make: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Tensors that shared a storage and a shape share one again."""
         if form not in self._made:
-            _storage, shape, stride, dtype = form
-            fresh = torch.empty_strided(shape, stride, dtype=dtype, device=self.device("cuda:0"))
-            self._made[form] = fresh.zero_()
+            self._made[form] = make()
         return self._made[form].detach()
 
-
-def _rebuilt(form: Tuple[Any, ...], is_parameter: bool, requires_grad: bool) -> torch.Tensor:
-    tensor = _loading[-1].made(form)
-    if is_parameter:
-        return torch.nn.Parameter(tensor, requires_grad)
-    return tensor.requires_grad_(requires_grad)
-
-
-def _pickler(is_without_values: Callable[[Any], bool]) -> Type[pickle.Pickler]:
-    class ShapePickler(pickle.Pickler):
-        """Writes a tensor on the GPU as its shape."""
-
-        def reducer_override(self, one: Any) -> Any:
-            if not is_without_values(one):
-                return NotImplemented
-            form = one.untyped_storage()._cdata, tuple(one.shape), one.stride(), one.dtype
-            is_parameter = isinstance(one, torch.nn.Parameter)
-            return _rebuilt, (form, is_parameter, one.requires_grad)
-
-    return ShapePickler
+    def _like(self, source: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """Of the same kind: a leaf of the graph stays one."""
+        if isinstance(source, torch.nn.Parameter):
+            return torch.nn.Parameter(tensor, source.requires_grad)
+        return tensor.requires_grad_(source.requires_grad)
 
 
-def install(is_without_values: Callable[[Any], bool], say: Callable[[str], None]) -> None:
-    """`say` gets the name of each file that the script saves."""
+class Loading(threading.local):
+    """The loads that are under way in a thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.loads: List[CheckpointLoad] = []
+
+
+_loading = Loading()
+
+
+def _form(one: torch.Tensor) -> Form:
+    return one.untyped_storage()._cdata, tuple(one.shape), one.stride(), one.dtype
+
+
+def _rebuilt(*described: Any) -> torch.Tensor:
+    """Its name is in the files. Without `torch.load`, the tensor is on the GPU again."""
+    loading = _loading.loads[-1] if _loading.loads else CheckpointLoad(None)
+    return loading.rebuilt(*described)
+
+
+def install(
+    shadows: Shadows, say: Callable[[str], None], abstain: Callable[[MessageLine], None]
+) -> None:
+    """`say` gets the name of each file that is not written.
+
+    `abstain` gets the reason where a file may be written that the script has no name for here.
+    """
     is_confined = os.environ.get(outcome.CONFINED) == "1"
-    plain_save, plain_load = torch.save, torch.load
-    shapes = types.ModuleType("pickle")
-    shapes.__dict__.update({**pickle.__dict__, "Pickler": _pickler(is_without_values)})
     if hasattr(torch.serialization, "add_safe_globals"):
         torch.serialization.add_safe_globals([_rebuilt])
 
-    def save(thing: Any, f: Any, pickle_module: Any = None, *args: Any, **kwargs: Any) -> None:
-        name = getattr(f, "name", f)
-        if isinstance(name, (str, os.PathLike)):
+    def described(one: torch.Tensor) -> Tuple[Any, ...]:
+        if not is_confined:
+            abstain(messages.PICKLED_UNCONFINED())
+        is_parameter = isinstance(one, torch.nn.Parameter)
+        known = shadows.of(one) if one.is_contiguous() else None
+        return _rebuilt, (_form(one), is_parameter, one.requires_grad, known)
+
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        _reduce_by(kind, shadows.is_fake, described)
+    plain_save, plain_load = torch.save, torch.load
+
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        name = f if isinstance(f, (str, os.PathLike)) else getattr(f, "name", None)
+        if not is_confined and isinstance(name, (str, os.PathLike)):
             say(os.fspath(name))
-            if not is_confined:
-                return
-        plain_save(thing, f, shapes, *args, **kwargs)
+        else:
+            plain_save(obj, f, *args, **kwargs)
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         loading = CheckpointLoad(map_location)
-        _loading.append(loading)
+        _loading.loads.append(loading)
         try:
             return tree_map(loading.moved, plain_load(f, loading.storage, *args, **kwargs))
         finally:
-            _loading.pop()
+            _loading.loads.pop()
 
     torch.save, torch.load = save, load
+
+
+def _reduce_by(
+    kind: Any, is_without_values: Callable[[Any], bool], described: Callable[[Any], Any]
+) -> None:
+    """Each pickler asks this method: that of `torch.save`, of dill, of a launcher."""
+    plain = kind.__reduce_ex__
+
+    def reduced(one: Any, protocol: Any) -> Any:
+        return described(one) if is_without_values(one) else plain(one, protocol)
+
+    kind.__reduce_ex__ = reduced

@@ -140,8 +140,8 @@ class TrainingWatch:
             self.recorder.step_ended()
         enough = MOST_BACKWARDS if self.has_optimizer else ENOUGH_BACKWARDS
         if self.backwards >= enough and not self.recorder.events:
-            self.abstain(messages.TRAINS_ON_PROCESSOR())
-        if self.backwards >= enough:
+            self._trains_on_processor()
+        elif self.backwards >= enough:
             self.finish()
         self._note_phase()
 
@@ -155,6 +155,11 @@ class TrainingWatch:
 
         setattr(threading.Thread, "run", followed)  # noqa: B010
 
+    def _trains_on_processor(self) -> None:
+        """A forked process gives its reason at its end: another may train on a GPU."""
+        if not self._is_forked:
+            self.abstain(messages.TRAINS_ON_PROCESSOR())
+
     def _stepped(self, optimizer: Any, *_args: Any) -> None:
         if not self.hybrid.is_on:
             return
@@ -162,7 +167,7 @@ class TrainingWatch:
         if not any(one.is_cuda for one in parameters):
             self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
             if self.steps[id(optimizer)] >= ENOUGH_STEPS and not self.recorder.events:
-                self.abstain(messages.TRAINS_ON_PROCESSOR())
+                self._trains_on_processor()
             return
         self.parameters.update((id(one), one.numel()) for one in parameters)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1

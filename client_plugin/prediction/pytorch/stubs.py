@@ -24,6 +24,8 @@ from .ranks import Ranks
 
 GPU_BYTES = 80 << 30
 """The memory that a script sees, so that it chooses no smaller batch by itself."""
+ADDRESS_BITS = 15
+"""Addresses of tensors without memory are so far apart that no two tensors overlap."""
 NAME, CAPABILITY, CORES = "NVIDIA A100-SXM4-80GB", (8, 0), 108
 
 
@@ -104,7 +106,9 @@ CUDA: Dict[str, Any] = {
     "init": _nothing, "_lazy_init": _nothing, "_lazy_call": _nothing, "synchronize": _nothing,
     "empty_cache": _nothing, "ipc_collect": _nothing,
     "manual_seed": _nothing, "manual_seed_all": _nothing, "seed": _nothing, "seed_all": _nothing,
-    "initial_seed": _answer(0), "set_rng_state": _nothing, "set_rng_state_all": _nothing,
+    "initial_seed": _answer(0), "get_rng_state": lambda *args: torch.get_rng_state(),
+    "get_rng_state_all": lambda: [torch.get_rng_state()],
+    "set_rng_state": _nothing, "set_rng_state_all": _nothing,
     "reset_peak_memory_stats": _nothing, "reset_max_memory_allocated": _nothing,
     "reset_accumulated_memory_stats": _nothing, "set_per_process_memory_fraction": _nothing,
     "memory_summary": _answer(""), "utilization": _answer(0), "memory_usage": _answer(0),
@@ -167,6 +171,7 @@ def install(
     own = {"device_count": ranks.device_count}
     for module, table in (
         (torch.cuda, {**CUDA, **own}),
+        (importlib.import_module("torch.cuda.random"), {**CUDA, **own}),
         (torch.cuda.nvtx, NVTX),
         (getattr(torch, "accelerator", None), {**ACCELERATOR, **own}),
         (torch.distributed, ranks.stubs()),
@@ -177,10 +182,11 @@ def install(
                 setattr(module, name, stub)
     _memory(hybrid)
     _tensors()
+    _addresses(hybrid.is_fake)
     _modules(hybrid)
     _optimizers()
     _attention()
-    checkpoints.install(hybrid.is_fake, say)
+    checkpoints.install(hybrid.shadows, say, abstain)
     _loaders()
     _other_processes(abstain)
 
@@ -199,8 +205,6 @@ def _memory(hybrid: Hybrid) -> None:
             for name, size in (("current", recorder.live_bytes), ("peak", recorder.peak_live_bytes))
         }
     )
-    torch.cuda.get_rng_state = lambda *args: torch.get_rng_state()
-    torch.cuda.get_rng_state_all = lambda: [torch.get_rng_state()]
 
 
 def _tensors() -> None:
@@ -225,6 +229,23 @@ def _tensors() -> None:
             return generator.__new__(generator, device="cpu")
 
     setattr(torch, "Generator", HostGenerator)  # noqa: B010
+
+
+def _addresses(is_fake: Callable[[Any], bool]) -> None:
+    """By its address a library finds tensors that share memory, before it saves them."""
+    tensor: Any = torch.Tensor
+    storage: Any = torch.UntypedStorage
+    of_tensor, of_storage = tensor.data_ptr, storage.data_ptr
+
+    def address(one: Any) -> int:
+        is_real = one.device.type != "meta"
+        return int(of_storage(one)) if is_real else int(one._cdata) << ADDRESS_BITS
+
+    storage.data_ptr = address
+    tensor.data_ptr = lambda self: (
+        address(self.untyped_storage()) + self.storage_offset() * self.element_size()
+        if is_fake(self) else of_tensor(self)
+    )  # fmt: skip
 
 
 def _modules(hybrid: Hybrid) -> None:
