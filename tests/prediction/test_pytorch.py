@@ -424,7 +424,9 @@ except RuntimeError as error:
     assert "absent" in str(error)
 places = {one.data_ptr() for one in model.parameters()}
 assert 0 not in places and len(places) == 3
-torch.cuda.random.set_rng_state(torch.cuda.random.get_rng_state())
+with torch.cuda.stream(stream=torch.cuda.Stream()):
+    torch.cuda.random.set_rng_state(torch.cuda.random.get_rng_state())
+assert torch.zeros(4, pin_memory=True).sum() == 0
 rows = torch.ones(4, 4).cuda()
 assert rows[1:].data_ptr() == rows.data_ptr() + 16
 assert rows[1:].untyped_storage().data_ptr() == rows.data_ptr()
@@ -544,6 +546,26 @@ def test_a_child_forked_after_a_use_of_the_gpu_is_not_watched(
         )
     )
     assert [one.get("backwards") for one in seen.outcomes.values()] == [3], seen.last_line
+
+
+@pytest.mark.parametrize("count", [3, 999])
+def test_a_training_is_resumed_with_another_optimizer(
+    tmp_path: Path, programs: Forks, count: int
+) -> None:
+    program = f"""
+        import torch
+        weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+        made = []
+        for steps in (1, {count}):
+            made.append(torch.optim.Adam([weight]))
+            for _ in range(steps):
+                weight.sum().backward()
+                made[-1].step()
+        assert steps < 999, "it is ended before"
+        """
+    answer = findings.find(programs.run(written(program, tmp_path)), WAIT_LIMIT_S)
+    assert answer.features is not None, answer.reason
+    assert not any("one training step" in str(note) for note in answer.notes)
 
 
 def test_a_forked_process_on_the_processor_ends_nothing(tmp_path: Path, programs: Forks) -> None:

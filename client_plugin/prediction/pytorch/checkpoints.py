@@ -58,7 +58,7 @@ class CheckpointLoad:
             and one.device == CPU
             and one.untyped_storage()._cdata in self._on_gpu
         )
-        return self._like(one, self._kept(_form(one), one.detach().cuda)) if is_moved else one
+        return self._like(one, self._shared(_form(one), one.detach().cuda)) if is_moved else one
 
     def rebuilt(
         self, form: Form, is_parameter: bool, requires_grad: bool, known: Optional[torch.Tensor]
@@ -69,12 +69,12 @@ class CheckpointLoad:
             made = torch.empty_strided(shape, stride, dtype=dtype, device=place)
             return made.zero_() if known is None else made.copy_(known)
 
-        tensor = self._kept(form, fresh)
+        tensor = self._shared(form, fresh)
         if is_parameter:
             return torch.nn.Parameter(tensor, requires_grad)
         return tensor.requires_grad_(requires_grad)
 
-    def _kept(self, form: Form, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def _shared(self, form: Form, make: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Tensors that shared a storage and a shape share one again."""
         if form not in self._made:
             self._made[form] = make()
@@ -87,14 +87,14 @@ class CheckpointLoad:
         return tensor.requires_grad_(source.requires_grad)
 
 
-class Loading(threading.local):
-    """The loads that are under way in a thread, the innermost last."""
+class LoadsUnderWay(threading.local):
+    """Of one thread, the innermost load last."""
 
     def __init__(self) -> None:
         self.loads: List[CheckpointLoad] = []
 
 
-_loading = Loading()
+_loading = LoadsUnderWay()
 
 
 def _form(one: torch.Tensor) -> Form:

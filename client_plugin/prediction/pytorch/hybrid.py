@@ -48,7 +48,9 @@ class Hybrid(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False  # only a driver pins memory
         leaves = tree_leaves((args, kwargs))
         if not self.is_on or not any(map(self._touches_gpu, leaves)):
             return func(*args, **kwargs)

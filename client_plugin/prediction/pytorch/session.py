@@ -30,6 +30,8 @@ ENOUGH_BACKWARDS = 3
 """For a training without an optimizer of torch."""
 MOST_BACKWARDS = 64
 """With an optimizer that has not stepped yet: gradients are summed over so many passes at most."""
+ALONE_STEPS = 16
+"""Of one optimizer, while another has stepped once: a resumed training has left that one."""
 LAST_PRIORITY = -100
 """Of the handlers at the end of a process of multiprocessing, ours is the last one."""
 
@@ -171,7 +173,8 @@ class TrainingWatch:
             return
         self.parameters.update((id(one), one.numel()) for one in parameters)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
-        if all(steps >= ENOUGH_STEPS for steps in self.steps.values()):
+        is_alone = self.steps[id(optimizer)] >= ALONE_STEPS
+        if is_alone or all(steps >= ENOUGH_STEPS for steps in self.steps.values()):
             self.recorder.step_ended()
             self.finish()
         elif len(set(self.steps.values())) == 1:
@@ -181,15 +184,19 @@ class TrainingWatch:
             self._note_phase()
 
     def _note_phase(self) -> None:
-        """The last state that a time limit finds."""
-        if not self._is_script:
+        """The last state that a time limit finds; a result stays."""
+        if not self._is_script or self._is_written:
             return
         phase = {"backwards": self.backwards, "on_gpu": bool(self.recorder.events)}
         self._write({"phase": phase})
 
     def _ended(self) -> None:
         """The script's own end came first."""
-        if self._is_written or not self.hybrid.is_on:
+        if not self.hybrid.is_on:
+            return
+        if self._is_written:
+            if max(self.steps.values(), default=0) >= ENOUGH_STEPS:  # of one optimizer alone
+                self._write(self.result())
             return
         if self.hybrid.trouble:
             self._write(outcome.abstention(self.hybrid.trouble, is_certain=True))

@@ -80,7 +80,7 @@ def _properties(*_args: Any) -> Any:
     )  # fmt: skip
 
 
-def _first_device(device: Any = None, *_args: Any) -> Any:
+def _first_device(device: Any = None, *_args: Any, **_kwargs: Any) -> Any:
     return contextlib.nullcontext(device)
 
 
