@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.installed import require
 from tests.support.limits import WAIT_LIMIT_S
 
@@ -56,6 +58,7 @@ def test_a_model_of_a_notebook_has_a_prediction() -> None:
     assert done.returncode == 0, done.stderr
     whole, bare, wrong = json.loads(done.stdout)
     elements = 257 * 512 + 513 * 10
+    assert whole["features"]["framework"].split()[2] == "hybrid"
     assert whole["features"]["execution"] == {"batchsize": 64, "iteration": 500, "input": 256}
     assert whole["features"]["richer"]["parameters"] == elements
     assert whole["memory_bytes"] >= 4 * 4 * elements, "weights, gradients and two moments"
@@ -84,3 +87,21 @@ def test_without_a_framework_the_answer_is_a_reason() -> None:
     assert "no prediction, because PyTorch cannot be imported in this process (No module" in (
         done.stdout
     ), done.stderr
+
+
+MANY = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch, nodemgr_client
+model, batch = torch.nn.Linear(8, 8), torch.ones(2, 8)
+answers = [nodemgr_client.predict(model, batch) for _ in range(16)]
+print({one["features"]["framework"].split()[2] for one in answers})
+"""
+
+
+@pytest.mark.slow
+def test_each_of_many_predictions_is_on_the_fake_gpu() -> None:
+    """Threads of the backward pass raced for the pool after a fork: one of four was on `meta`."""
+    command = [sys.executable, "-c", MANY, str(ROOT / "sitecustomize")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=True)
+    assert ran.stdout.strip() == "{'hybrid'}"

@@ -514,6 +514,7 @@ FORKED = {
 def test_a_forked_process_trains(tmp_path: Path, programs: Forks, name: str) -> None:
     train = """
         import torch
+        torch.set_num_threads(2)
         def train():
             weight = torch.ones(64, 64, device="cuda", requires_grad=True)
             while True:

@@ -124,6 +124,15 @@ def _address(function: Any) -> Any:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
+def renew_threads() -> None:
+    """In a child: PyTorch makes its pool of threads anew at the next call that needs it.
+
+    The threads of a backward pass would call it at once, and the one that comes second finds none
+    and ends the process (2.13: caffe2's pthreadpool).
+    """
+    torch.set_num_threads(torch.get_num_threads())
+
+
 def self_test() -> None:
     """One layer in a child, which a wrong table can end. Raises RuntimeError on any failure.
 
@@ -133,6 +142,7 @@ def self_test() -> None:
     child = os.fork()
     if child == 0:
         try:
+            renew_threads()
             _run_layer()
             os._exit(0)
         except BaseException as error:

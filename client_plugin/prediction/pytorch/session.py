@@ -86,6 +86,8 @@ class TrainingWatch:
         self._is_forked = True
         self.hybrid.is_on = self.hybrid.is_on and not self.recorder.events
         self.path = outcome.own_path(os.path.dirname(self.path))
+        if self.hybrid.is_on:
+            device.renew_threads()
 
     def _choose_form(self) -> None:
         """Fake tensors on `cuda`; tensors on `meta` where this version of torch makes none."""
