@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from client_plugin.messages.form import NODE, ORDER, Message, Part
+from client_plugin.messages.form import NODE, ORDER, QUOTA, Message, Part
 
 MUST_BE_MODELS = Part(ORDER, "must be a list of 1 to {limit} GPU models")
 MUST_BE_TOKEN = Part(ORDER, "must be the token of a task: 1 to 64 hex digits")
 MUST_BE_MODEL = Part(ORDER, "must have names of 1 to {limit} printable characters")
+FORECAST_ABOVE_LIMIT = Message(
+    QUOTA,
+    "{needed} per GPU are predicted, but {env} may have at most {limit}",
+    "make the model or its batch smaller, or name what it really needs with --memory",
+    code="quota",
+    note="The prediction has the model's memory, the GPU's context, and a margin.",
+)
 WEIGHTS_TOO_LARGE = Part(NODE, "it has more than {limit_bytes} bytes")
 WEIGHTS_NOT_USED = Message(
     NODE,

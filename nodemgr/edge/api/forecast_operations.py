@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast import gpu_models, prediction, quality, samples
 from nodemgr.core.forecast.features import Features, FeaturesError
@@ -17,7 +18,7 @@ from nodemgr.core.forecast.prediction import Known, ModelForecast
 from nodemgr.core.forecast.samples import Announced, SampleOwner
 from nodemgr.core.model.entities import Quota, RunSpec
 from nodemgr.core.model.values import replace
-from nodemgr.core.state import accounting
+from nodemgr.core.scheduler import admission, reasons
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Argument, OperationError
 from nodemgr.messages import forecast as messages
@@ -82,6 +83,11 @@ class Filled(NamedTuple):
     """The forecast, for the user."""
 
 
+def _above_limit(needed_bytes: int, env: str, most_bytes: int) -> MessageLine:
+    needed, limit = reasons.gib(needed_bytes), reasons.gib(most_bytes)
+    return messages.FORECAST_ABOVE_LIMIT(needed=needed, env=env, limit=limit)
+
+
 class ForecastOperations:
     """The verb, and the forecast of a submission, on a daemon."""
 
@@ -100,13 +106,19 @@ class ForecastOperations:
     def fill(
         self, owner: SampleOwner, found: Features, run: RunSpec, quota: Quota, percent: int | None
     ) -> Filled:
-        """`percent`: the share that the user has named. Each figure of the user's stands."""
+        """`percent`: the share that the user has named. Each figure of the user's stands.
+
+        Raises OperationError where no GPU of the quota has the memory that is predicted.
+        """
         known = self._known()
         forecasts = self._forecasts(found, self._models_of_node(), owner, known)
         answer = prediction.answer(found, forecasts)
         rows = prediction.runs(forecasts, known, owner.env, quota if percent is None else None)
         times_ms = [row.expected_ms for row in rows if row.expected_ms is not None]
-        needed_bytes = prediction.needed_bytes(found, forecasts, self._most_bytes(quota))
+        most_bytes = admission.most_memory(self._daemon.state, quota)
+        needed_bytes = prediction.needed_bytes(found, forecasts, most_bytes)
+        if run.memory_bytes is None and 0 < most_bytes < (needed_bytes or 0):
+            raise OperationError(_above_limit(needed_bytes or 0, owner.env, most_bytes))
         return Filled(
             replace(
                 run,
@@ -152,11 +164,6 @@ class ForecastOperations:
             "since": since_wall_ns // NS,
             "figures": quality.rows(self._known().samples, since_wall_ns),
         }
-
-    def _most_bytes(self, quota: Quota) -> int:
-        """A grant on each GPU of the node, whichever it is."""
-        gpus = self._daemon.state.gpus.values()
-        return min([accounting.full_grant(quota, gpu) for gpu in gpus], default=0)
 
     def _models_of_node(self) -> tuple[str, ...]:
         gpus = sorted(self._daemon.state.gpus.values(), key=lambda gpu: gpu.index)

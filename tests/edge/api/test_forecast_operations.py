@@ -113,7 +113,7 @@ def test_the_memory_that_is_filled_in_is_within_the_quota(manager: LocalManager)
     with Conversation(manager.env_dir("bob") / "socket", WAIT_LIMIT_S) as talk:
         answer = submit(talk, gpus=1, features=BODY)
         assert job_of(talk, answer["job"])["memory_named_bytes"] == 5 * GIB
-        with pytest.raises(Fault, match="may have at most 5"):
+        with pytest.raises(Fault, match="are predicted, but bob may have at most 5"):
             submit(talk, gpus=1, features=feature_form.packed(features(peak_bytes=6 * GIB)))
 
 
