@@ -294,7 +294,10 @@ def test_a_killed_watch_leaves_no_process_and_no_file(
     reader, held = os.pipe()
     command = ["sleep", f"{WAIT_LIMIT_S:.0f}.{os.getpid()}"]
     order = WatchOrder(command, "/bin/sleep", {}, WAIT_LIMIT_S, is_confined)
-    code = f"from client_plugin.prediction.watch import *; watch(WatchOrder(*{tuple(order)!r}))"
+    code = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # ignored under nohup
+        f"from client_plugin.prediction.watch import *; watch(WatchOrder(*{tuple(order)!r}))"
+    )
     variables = {**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": tempfile.gettempdir()}
     with subprocess.Popen([sys.executable, "-c", code], pass_fds=[held], env=variables) as watching:
         os.close(held)
