@@ -125,10 +125,10 @@ def _address(function: Any) -> Any:
 
 
 def renew_threads() -> None:
-    """In a child: PyTorch makes its pool of threads anew at the next call that needs it.
+    """Let PyTorch make its pool of threads anew, in a process that was just forked.
 
-    The threads of a backward pass would call it at once, and the one that comes second finds none
-    and ends the process (2.13: caffe2's pthreadpool).
+    The first use of the pool does that. Without this call it is the backward pass, whose threads
+    use the pool at the same moment: one of them finds no pool and ends the process (PyTorch 2.13).
     """
     torch.set_num_threads(torch.get_num_threads())
 

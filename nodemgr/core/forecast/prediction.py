@@ -34,8 +34,8 @@ LEAST_CONSTANT_SAMPLES = 3
 DEFAULT_CONSTANT_BYTES = 3 << 29
 """Until tasks have shown it. Too little ends a task; too much lets it wait.
 
-PyTorch's context takes 0.3 to 0.4 GiB where kernels are loaded at their first use (its pull request
-86509), 0.7 GiB where all are; published trainings on an A100 took 1.4 to 1.8 GiB beside their
+PyTorch's context takes 0.3 GiB where kernels are loaded at their first use, and 0.6 GiB where all
+are loaded (its pull request 86509); published trainings on an A100 took 1.4 to 1.8 GiB beside their
 tensors (GPUMemNet, docs/forecast.md).
 """
 MAX_TIME_FACTOR = 32
