@@ -523,6 +523,7 @@ def test_a_forked_process_trains(tmp_path: Path, programs: Forks, name: str) -> 
     seen = programs.run(written(textwrap.dedent(train) + textwrap.dedent(FORKED[name]), tmp_path))
     answer = findings.find(seen, WAIT_LIMIT_S)
     assert answer.features is not None, (answer.reason, seen.last_line)
+    assert len(seen.outcomes) == 2, "each process has a file of its own"
 
 
 def test_a_child_forked_after_a_use_of_the_gpu_is_not_watched(

@@ -113,6 +113,13 @@ def test_the_memory_of_libraries_is_learned_by_driver_and_framework() -> None:
     assert predicted(Known(beside(more_bytes, user="bob"))).memory_bytes == FIRST + 5
 
 
+def test_runs_of_others_with_the_same_step_leave_room_for_the_context() -> None:
+    theirs = (sample("eve", peak_bytes=4 * GIB),)
+    assert predicted(Known(theirs)).memory_bytes == FIRST
+    own = (sample(peak_bytes=4 * GIB),)
+    assert predicted(Known(own)).memory_bytes == 4 * GIB
+
+
 def test_few_environments_do_not_lower_the_memory_of_libraries_of_others() -> None:
     """A task with too little memory ends."""
     two = beside(7, user="bob") + beside(7, user="cid")
