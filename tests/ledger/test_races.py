@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -208,11 +209,17 @@ def test_killed_at_any_moment_and_nobody_is_wedged(racer: Path, ledger: Ledger, 
 
 
 def test_a_lowered_limit_is_never_passed(racer: Path, ledger: Ledger, truth: int) -> None:
-    """Half of the memory is asked back while all race: the answer holds until it is raised."""
+    """Half of the memory is asked back while all race: the answer holds until it is raised.
+
+    Asked until it met the racers at different fillings: on a busy machine they get late to run.
+    """
     racers = [start(racer, ledger, truth, slot, rounds=0) for slot in range(PROCESSES)]
     go(*racers)
     answers = set()
-    for _ in range(300):
+    rounds = 0
+    deadline = time.monotonic() + WAIT_LIMIT_S
+    while rounds < 300 or (len(answers) < 2 and time.monotonic() < deadline):
+        rounds += 1
         limit_bytes = ledger.lower_limit(0, LIMIT_BYTES // 2)
         assert LIMIT_BYTES // 2 <= limit_bytes <= LIMIT_BYTES
         assert ledger.limit(0) == limit_bytes
@@ -223,7 +230,7 @@ def test_a_lowered_limit_is_never_passed(racer: Path, ledger: Ledger, truth: int
     for process in racers:
         process.kill()
         process.communicate()
-    assert len(answers) > 1, "it met the racers at different fillings"
+    assert len(answers) > 1, "it met the racers at one filling alone"
 
 
 def test_a_lowered_limit_is_never_raised(ledger: Ledger) -> None:

@@ -259,7 +259,7 @@ def test_the_greatest_features_within_the_form_have_a_forecast(world: World) -> 
     )  # fmt: skip
     row = forecast(world, EVE, found)
     assert row["run_seconds"] == prediction.MAX_RUN_MS / 1000
-    with pytest.raises(Fault, match="ask for less with --memory"):
+    with pytest.raises(Fault, match="make the model or its batch smaller"):
         submitted(world, EVE, found)
     assert submitted(world, EVE, replace(found, peak_bytes=0))["predicted"]
     world.restart()
