@@ -252,6 +252,30 @@ def test_each_of_two_optimizers_steps_twice(tmp_path: Path, programs: Forks) -> 
     assert answer.features["richer"]["parameters"] == 109_456 + 100_609
 
 
+BATCH_ON_GPU = """
+import torch, torch.nn as nn
+model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)).cuda()
+smooth, criterion = nn.Identity(), nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+labels = torch.arange(640).cuda() % 10
+while True:
+    x = torch.randn(64, 3, 32, 32, device="cuda")
+    with torch.no_grad():
+        model(x[:1])
+    smooth(x[:2])
+    criterion(model(input=x), labels[:64]).backward()
+    optimizer.step()
+"""
+
+
+def test_a_batch_that_is_made_on_the_gpu_is_the_model_s_first_input(
+    tmp_path: Path, programs: Forks
+) -> None:
+    answer = found(BATCH_ON_GPU, tmp_path, programs)
+    assert answer.features is not None, answer.reason
+    assert manager.parse(answer.features).execution == (64, 0, 3 * 32 * 32)
+
+
 LOADED = """
 import os, torch
 torch.distributed.init_process_group("nccl") if "RANK" in os.environ else None

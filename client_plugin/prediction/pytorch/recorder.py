@@ -30,8 +30,15 @@ class StepRecord:
         self.depth = 0
         self.start_live_bytes = 0
         self.activation_bytes: Optional[int] = None
-        self.inputs: List[Tuple[int, ...]] = []
-        """Shapes of the tensors that came from the processor."""
+        self.came: Tuple[int, ...] = ()
+        """The shape of the first tensor that came from the processor; a number has none."""
+        self.first_input: Tuple[int, ...] = ()
+        """The shape of the first tensor that the model got."""
+
+    @property
+    def batch(self) -> Tuple[int, ...]:
+        """The shape of the batch, without a dimension where it is not known."""
+        return self.first_input or self.came
 
 
 class Recorder:
@@ -93,7 +100,7 @@ class Recorder:
             self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes + size)
 
     def came_from_processor(self, shape: Sequence[int]) -> None:
-        self.step.inputs.append(tuple(shape))
+        self.step.came = self.step.came or tuple(shape)
 
     def node(self, operator: Any, inputs: List[torch.Tensor], outputs: List[torch.Tensor],
              arguments: Sequence[Any]) -> None:  # fmt: skip

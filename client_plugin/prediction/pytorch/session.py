@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import math
 import os
 import sys
 import threading
 from contextlib import nullcontext, suppress
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Set
 
 import torch
 
@@ -22,7 +23,7 @@ from ..caching_allocator import replay
 from ..findings import LINE_CHARACTERS
 from . import device, operator_forms, stubs
 from .hybrid import Hybrid
-from .recorder import Recorder, StepRecord
+from .recorder import Recorder
 from .tensor_forms import MetaForm
 
 ENOUGH_STEPS = 2
@@ -228,7 +229,7 @@ class TrainingWatch:
     def result(self) -> Dict[str, Any]:
         use = replay(self.recorder.with_libraries())
         step = self.recorder.last_step or self.recorder.step
-        batch_size, input_elements = _batch(step)
+        batch = step.batch
         return {
             "framework": f"torch {torch.__version__} {self.hybrid.form.method}",
             "steps": max(self.steps.values(), default=0),
@@ -245,8 +246,8 @@ class TrainingWatch:
             "activation_bytes": step.activation_bytes or 0,
             "parameters": sum(self.parameters.values()),
             "iterations": planned.iterations,
-            "batch_size": batch_size,
-            "input_elements": input_elements,
+            "batch_size": batch[0] if batch else None,
+            "input_elements": math.prod(batch) if batch else None,
             "stand_ins": self.hybrid.shadows.stand_ins,
             "fall_back": self.fall_back,
             "bounded": sorted(self.hybrid.bounded),
@@ -256,17 +257,6 @@ class TrainingWatch:
     def _write(self, found: Dict[str, Any]) -> None:
         self._is_written = "phase" not in found
         outcome.write(self.path, found)
-
-
-def _batch(step: StepRecord) -> Tuple[Optional[int], Optional[int]]:
-    """The first dimension and the elements of the first tensor that the step took to the GPU."""
-    shapes = [shape for shape in step.inputs if shape]
-    if not shapes:
-        return None, None
-    elements = 1
-    for size in shapes[0]:
-        elements *= size
-    return shapes[0][0], elements
 
 
 def _refuse(reason: Any) -> None:

@@ -14,7 +14,7 @@ import types
 from typing import Any, Callable, Dict, List, Optional
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ...messages import prediction as messages
 from ...messages.form import MessageLine
@@ -184,6 +184,7 @@ def install(
     _tensors()
     _addresses(hybrid.is_fake)
     _modules(hybrid)
+    _inputs(hybrid)
     _optimizers()
     _attention()
     checkpoints.install(hybrid.shadows, say, abstain)
@@ -282,6 +283,22 @@ def _modules(hybrid: Hybrid) -> None:
         setattr(importlib.import_module(place), "DataParallel", Replica)  # noqa: B010
     plain: Any = importlib.import_module("torch.nn.modules.batchnorm")._BatchNorm
     setattr(torch.nn.SyncBatchNorm, "forward", plain.forward)  # noqa: B010
+
+
+def _inputs(hybrid: Hybrid) -> None:
+    """The batch of a step is the input of its first module that learns, before losses and masks."""
+    module: Any = torch.nn.Module
+    call = module.__call__
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        step = hybrid.recorder.step
+        learns = torch.is_grad_enabled() and next(self.parameters(), None) is not None
+        if learns and not step.first_input:
+            tensors = filter(hybrid.is_fake, tree_leaves((args, kwargs)))
+            step.first_input = next((tuple(one.shape) for one in tensors if one.dim()), ())
+        return call(self, *args, **kwargs)
+
+    module.__call__ = called
 
 
 def _moved_parameter(parameter: Any, fn: Callable[[Any], Any], moved: Any) -> Any:
