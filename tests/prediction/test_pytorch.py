@@ -428,6 +428,30 @@ for place in ("cpu", {"cuda:0": "cpu"}, lambda storage, location: storage):
     state = torch.load("checkpoint.pt", place, weights_only=True)
     assert not state["rate"].is_cuda and state["rate"] == 0.5
     assert not state["wide"].is_cuda and state["wide"].sum() == 0
+asked = []
+def on_other_gpu(storage, location):
+    asked.append(location)
+    return storage.cuda(1) if location == "cuda:0" else None
+state = torch.load("checkpoint.pt", map_location=on_other_gpu, weights_only=True)
+assert set(asked) == {"cuda:0", "cpu"}
+assert state["wide"].is_cuda and state["rate"].item() == 0.5 and not state["seen"].is_cuda
+restore = torch.serialization.default_restore_location
+assert torch.load("checkpoint.pt", lambda storage, tag: restore(storage, "cuda:1"))["seen"].is_cuda
+assert torch.load("checkpoint.pt", lambda storage, tag: None)["wide"].is_cuda
+def unknown(storage, location):
+    raise LookupError(location)
+torch.save(torch.ones(2), "real.pt")
+for file in ("checkpoint.pt", "real.pt"):
+    try:
+        torch.load(file, unknown)
+        raise SystemExit("the function was not asked")
+    except LookupError as error:
+        names = []
+        trace = error.__traceback__
+        while trace:
+            names.append(trace.tb_frame.f_code.co_name)
+            trace = trace.tb_next
+        assert names[-1] == "unknown", names
 for options in ({}, {"_use_new_zipfile_serialization": False}):
     file = io.BytesIO()
     torch.save(model, file, **options)

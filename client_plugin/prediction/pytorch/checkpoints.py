@@ -24,30 +24,50 @@ Form = Tuple[Any, ...]
 """Of a tensor: its storage, shape, stride and type."""
 
 
+class StorageOnGPU:
+    """A storage of the processor that a program has moved to the GPU."""
+
+    device = torch.device("cuda", 0)
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+
+def _restored(storage: Any, location: str) -> Optional[StorageOnGPU]:
+    """PyTorch asks it first: GPUs of all numbers are the one GPU."""
+    return StorageOnGPU(storage) if location.startswith("cuda") else None
+
+
 class CheckpointLoad:
     """One load: where its tensors go."""
 
     def __init__(self, map_location: Any) -> None:
-        self._map_location = map_location
+        serialization: Any = torch.serialization
+        self._restore = serialization._get_restore_location(map_location)
         self._on_gpu: Dict[int, Any] = {}
         """Storages that the file has on the GPU; they are kept, so that no address is reused."""
+        self._devices: Dict[int, torch.device] = {}
+        """Number of a storage without values -> its device."""
         self._made: Dict[Form, torch.Tensor] = {}
 
-    def device(self, location: str) -> torch.device:
-        """A function as `map_location` is not asked: most of them name the processor."""
-        place = self._map_location
-        if isinstance(place, dict):
-            place = place.get(location, location)
-        elif place is None:
-            place = location
-        elif callable(place):
-            return CPU
-        return torch.device("cuda") if str(place).startswith("cuda") else CPU
-
     def storage(self, storage: Any, location: str) -> Any:
-        if self.device(location) != CPU:
-            self._on_gpu[storage._cdata] = storage
+        """A storage of the file, where it stays a real one."""
+        place = self._restore(storage, location)
+        if not isinstance(place, StorageOnGPU):
+            return place
+        self._on_gpu[storage._cdata] = storage
         return storage
+
+    def _device(self, form: Form) -> torch.device:
+        """As PyTorch asks for it: once for each storage. Its bytes are not touched."""
+        number, shape, stride, dtype = form
+        if number not in self._devices:
+            source = torch.empty_strided(shape, stride, dtype=dtype).untyped_storage()
+            self._devices[number] = self._restore(source, "cuda:0").device
+        return self._devices[number]
 
     def moved(self, one: Any) -> Any:
         if isinstance(one, torch.nn.Module):
@@ -65,8 +85,7 @@ class CheckpointLoad:
     ) -> torch.Tensor:
         def fresh() -> torch.Tensor:
             _storage, shape, stride, dtype = form
-            place = self.device("cuda:0")
-            made = torch.empty_strided(shape, stride, dtype=dtype, device=place)
+            made = torch.empty_strided(shape, stride, dtype=dtype, device=self._device(form))
             return made.zero_() if known is None else made.copy_(known)
 
         tensor = self._shared(form, fresh)
@@ -125,6 +144,7 @@ def install(
         known = shadows.of(one) if one.is_contiguous() else None
         return _rebuilt, (_form(one), is_parameter, one.requires_grad, known)
 
+    _move_storages()
     for kind in (torch.Tensor, torch.nn.Parameter):
         _reduce_by(kind, shadows.is_fake, described)
     plain_save, plain_load = torch.save, torch.load
@@ -145,6 +165,20 @@ def install(
             _loading.loads.pop()
 
     torch.save, torch.load = save, load
+
+
+def _move_storages() -> None:
+    """A storage is moved to the GPU by a function that `torch.load` asks."""
+    storage: Any = torch.UntypedStorage
+    plain = storage.to
+
+    def to(self: Any, *, device: Any, **kwargs: Any) -> Any:
+        is_gpu = torch.device(device).type == "cuda"
+        return StorageOnGPU(self) if is_gpu else plain(self, device=device, **kwargs)
+
+    storage.to = to
+    storage.cuda = lambda self, *_args, **_kwargs: StorageOnGPU(self)
+    torch.serialization.register_package(0, lambda _storage: None, _restored)
 
 
 def _reduce_by(
