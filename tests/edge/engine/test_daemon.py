@@ -513,17 +513,23 @@ def test_a_reading_that_was_under_way_at_the_last_look_says_nothing_new(
     shown[grant["gpus"]][client.pid] = 3 * GIB
     manager.gpus.gate.clear()  # from here on only what is looked at here
 
-    def read_soon(began_ns: int) -> int:
-        reading = replace(manager.daemon.gpus.last, processes=shown, at_ns=began_ns)
-        manager.do(lambda: manager.daemon.node.audit(reading))
+    def read_soon(began_ns: int | None = None) -> int:
+        """None: it begins in the manager's loop, after all looks before it."""
+
+        def audit() -> None:
+            at_ns = RealClock().monotonic_ns() if began_ns is None else began_ns
+            last = manager.daemon.gpus.last
+            manager.daemon.node.audit(replace(last, processes=shown, at_ns=at_ns))
+
+        manager.do(audit)
         return int(client.order("limit", row=int(grant["rows"]))["correction"])
 
-    read_soon(RealClock().monotonic_ns())  # a first figure is believed
+    read_soon()  # a first figure is believed
     before_ns = RealClock().monotonic_ns()
     assert read_soon(before_ns) == 3 * GIB
     shown[grant["gpus"]][client.pid] = 5 * GIB
     assert read_soon(before_ns) == 3 * GIB
-    assert read_soon(RealClock().monotonic_ns()) == 5 * GIB
+    assert read_soon() == 5 * GIB
 
 
 def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(
