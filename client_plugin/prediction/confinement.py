@@ -152,8 +152,8 @@ def own_roots(here: str, user: int) -> List[str]:
     found: List[str] = []
     for place in (here, os.path.expanduser("~"), *TEMPORARY):
         path = os.path.realpath(place)
-        while path != "/" and _owner(os.path.dirname(path)) == user:
-            path = os.path.dirname(path)
+        while (above := os.path.dirname(path)) != "/" and _owner(above) == user:
+            path = above
         if (
             path != "/"
             and os.access(path, os.W_OK)

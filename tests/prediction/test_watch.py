@@ -182,6 +182,17 @@ def test_a_user_s_own_directories_are_the_highest_ones(
     assert str(tmp_path / "home" / "work") not in found
 
 
+def test_the_root_of_a_container_owns_all_but_the_top(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user owns `/`, too, on which no overlay can stand."""
+    monkeypatch.setenv("HOME", "/root")
+    monkeypatch.setattr(confinement, "_owner", lambda _path: 0)
+    found = confinement.own_roots(str(tmp_path), 0)
+    assert all(os.path.dirname(path) == "/" and path != "/" for path in found)
+    assert any(confinement._is_below(str(tmp_path), path) for path in found)
+
+
 @pytest.mark.usefixtures("namespaces", "here")
 def test_there_is_no_network_but_a_loopback() -> None:
     seen = run("""
