@@ -63,6 +63,11 @@ NO_UPDATE = Part(
 ENDED_EARLY = Part(
     PROGRAM, "the command ended with {how} before a training step ({last}): run it by itself first"
 )
+FORKED_CRASHED = Part(
+    PROGRAM,
+    "a process that the command forked ended before a training step ({error}): run the command by "
+    "itself first",
+)
 STEP_FAILED_HERE = Part(PROGRAM, "a training step failed ({error}): try it on the processor")
 TOO_SLOW = Part(
     PROGRAM, "{seconds} s passed before two training steps ({phase}): allow more with --limit"

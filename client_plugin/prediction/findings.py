@@ -54,6 +54,12 @@ def find(watched: Watched, limit_s: float, iterations: int = 0) -> Findings:
     return Findings(features.packed(best, named), None, notes, dropped)
 
 
+def exception_line(error: BaseException) -> str:
+    """As the last line of a traceback names an exception."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:LINE_CHARACTERS]
+
+
 def without_framework(framework: str, error: ImportError) -> Dict[str, Any]:
     """The answer of `nodemgr_client.predict` where the model's framework is not installed."""
     why = messages.FRAMEWORK_MISSING(framework=framework, error=error)

@@ -27,9 +27,12 @@ def own_path(directory: str) -> str:
     return os.path.join(directory, f"{os.getpid()}.json")
 
 
-def abstention(reason: str, is_certain: bool = False) -> WatchOutcome:
-    """`is_certain`: the reason holds, however the command ends."""
-    return {"reason": str(reason), "is_certain": is_certain}
+def abstention(reason: str, is_certain: bool = False, is_crash: bool = False) -> WatchOutcome:
+    """`is_certain`: the reason holds, however the command ends.
+
+    `is_crash`: the reason names an exception that ended a process.
+    """
+    return {"reason": str(reason), "is_certain": is_certain, "is_crash": is_crash}
 
 
 def write(path: str, outcome: WatchOutcome) -> None:
@@ -73,9 +76,11 @@ def is_final(outcome: WatchOutcome) -> bool:
 
 
 def best(outcomes: Iterable[WatchOutcome]) -> Optional[WatchOutcome]:
-    """Of several processes the one that took most memory, else a reason."""
+    """Of several processes the one that took most memory, else the reason that says most."""
     known = list(outcomes)
     trained = [one for one in known if "reserved_peak_bytes" in one]
     if trained:
         return max(trained, key=lambda one: int(one["reserved_peak_bytes"]))
-    return next((one for one in known if "reason" in one), None)
+    reasons = [one for one in known if "reason" in one]
+    rank = lambda one: (bool(one["is_certain"]), bool(one.get("is_crash")))  # noqa: E731
+    return max(reasons, key=rank, default=None)

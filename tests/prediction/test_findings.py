@@ -35,6 +35,19 @@ REASONS = {
         watched(outcome.abstention("op x", is_certain=True), status=FAILED),
         "op x",
     ),
+    "a crash beside": (
+        watched(
+            outcome.abstention("it does not train"), outcome.abstention("a crash", is_crash=True)
+        ),
+        "a crash",
+    ),
+    "a certain reason beside a crash": (
+        watched(
+            outcome.abstention("a crash", is_crash=True),
+            outcome.abstention("op x", is_certain=True),
+        ),
+        "op x",
+    ),
     "no end": (
         watched({"phase": {"backwards": 0, "on_gpu": True}}, status=None),
         "7 s passed before two training steps (tensors were on the GPU)",

@@ -387,6 +387,15 @@ def test_a_training_without_an_optimizer_stops_after_three_gradients(
     assert [one.get("backwards") for one in seen.outcomes.values()] == [3], seen.last_line
 
 
+def test_a_training_that_ends_after_a_gradient_has_its_memory(
+    tmp_path: Path, programs: Forks
+) -> None:
+    code = "import torch\ntorch.ones(64, device='cuda', requires_grad=True).sum().backward()"
+    answer = found(code, tmp_path, programs)
+    assert answer.features is not None, answer.reason
+    assert any("one training step" in str(note) for note in answer.notes)
+
+
 def test_the_state_of_a_generator_comes_back_from_the_gpu(tmp_path: Path, programs: Forks) -> None:
     """As accelerate gives each rank the same one."""
     answer = found(
@@ -651,6 +660,28 @@ REASONS = {
             torch.ones(2).cuda()
             os._exit(0)
         os.wait()
+        """,
+    "process that the command forked ended before a training step (ValueError: no labels)": """
+        import os
+        if os.fork() == 0:
+            torch.ones(2).cuda()
+            raise ValueError("no labels\\nin this file")
+        os.wait()
+        """,
+    "forked ended before a training step (FileNotFoundError: [Errno 2]": """
+        import multiprocessing
+        def train():
+            torch.ones(2, requires_grad=True).cuda().sum().backward()
+            open("absent")
+        process = multiprocessing.get_context("fork").Process(target=train)
+        process.start()
+        process.join()
+        """,
+    "exit code 1 before a training step (ValueError: after": """
+        weight = torch.ones(2, device="cuda", requires_grad=True)
+        torch.optim.Adam([weight])
+        weight.sum().backward()
+        raise ValueError("after a backward pass")
         """,
     "makes a tensor with the layout torch.sparse_coo, whose memory depends on values": """
         layer = torch.nn.Embedding(8, 8, sparse=True).cuda()

@@ -85,9 +85,7 @@ def _answer(writing: int, train: Callable[[TrainingWatch], None]) -> None:
 def _why(watch: TrainingWatch, error: Exception) -> str:
     if watch.hybrid.trouble:
         return watch.hybrid.trouble
-    lines = str(error).strip().splitlines() or [""]
-    text = f"{type(error).__name__}: {lines[0]}"[: findings.LINE_CHARACTERS]
-    return messages.STEP_FAILED_HERE(error=text)
+    return messages.STEP_FAILED_HERE(error=findings.exception_line(error))
 
 
 def _train(

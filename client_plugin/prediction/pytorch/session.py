@@ -13,14 +13,14 @@ import os
 import sys
 import threading
 from contextlib import nullcontext, suppress
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, List, Optional, Set
 
 import torch
 
 from ...messages import prediction as messages
 from .. import outcome, planned
 from ..caching_allocator import replay
-from ..findings import LINE_CHARACTERS
+from ..findings import exception_line
 from . import device, operator_forms, stubs
 from .hybrid import Hybrid
 from .recorder import Recorder
@@ -97,7 +97,7 @@ class TrainingWatch:
             device.self_test()
         except Exception as error:
             device.uninstall()
-            self.fall_back = f"{type(error).__name__}: {error}"[:LINE_CHARACTERS]
+            self.fall_back = exception_line(error)
             form = MetaForm()
             form.install()
             self.hybrid.form = form
@@ -201,15 +201,25 @@ class TrainingWatch:
             if max(self.steps.values(), default=0) >= ENOUGH_STEPS:  # of one optimizer alone
                 self._write(self.result())
             return
+        crash = _crash()
         if self.hybrid.trouble:
             self._write(outcome.abstention(self.hybrid.trouble, is_certain=True))
+        elif crash is not None:
+            self._crashed(crash)
         elif not self.recorder.events:
             self._abstain_without_gpu()
         elif not self.backwards and not self.steps:
             self._write(outcome.abstention(messages.NO_TRAINING_STEP()))
-        elif self.recorder.last_step is None:
-            self.recorder.step_ended()
+        else:
+            if self.recorder.last_step is None:
+                self.recorder.step_ended()
             self._write(self.result())
+
+    def _crashed(self, error: Exception) -> None:
+        """The watch reads the end of its own child from its exit code and its stderr."""
+        if self._is_forked:
+            why = messages.FORKED_CRASHED(error=exception_line(error))
+            self._write(outcome.abstention(why, is_crash=True))
 
     def _abstain_without_gpu(self) -> None:
         """Of several processes one that did nothing on a GPU gives no reason."""
@@ -232,7 +242,7 @@ class TrainingWatch:
         batch = step.batch
         return {
             "framework": f"torch {torch.__version__} {self.hybrid.form.method}",
-            "steps": max(self.steps.values(), default=0),
+            "steps": max(self.steps.values(), default=0 if self.has_optimizer else self.backwards),
             "backwards": self.backwards,
             "live_peak_bytes": use.live_peak_bytes,
             "allocated_peak_bytes": use.allocated_peak_bytes,
@@ -257,6 +267,15 @@ class TrainingWatch:
     def _write(self, found: Dict[str, Any]) -> None:
         self._is_written = "phase" not in found
         outcome.write(self.path, found)
+
+
+def _crash() -> Optional[Exception]:
+    """The exception that ends this process.
+
+    While handlers of multiprocessing run it is under way, and those of atexit run after it.
+    """
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    return error if isinstance(error, Exception) else None
 
 
 def _refuse(reason: Any) -> None:

@@ -34,9 +34,8 @@ def predict(
         found = step.outcome_of(train.get_concrete_function(inputs, targets))
         found = {**found, "iterations": 0, "not_saved": []}
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        text = f"{type(error).__name__}: {lines[0]}"[: findings.LINE_CHARACTERS]
-        found = outcome.abstention(messages.STEP_FAILED_HERE(error=text), is_certain=True)
+        why = messages.STEP_FAILED_HERE(error=findings.exception_line(error))
+        found = outcome.abstention(why, is_certain=True)
     return findings.told(findings.find(Watched({"step": found}, 0, "", [], ""), 0.0, steps))
 
 
