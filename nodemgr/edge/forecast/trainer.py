@@ -72,10 +72,14 @@ class Trainer:
         self._limit = self._loop.call_later(LIMIT_S, self._end_late)
 
     def close(self) -> None:
-        """The process is ended: the next manager's begins anew."""
+        """The process is killed: the next manager's begins anew.
+
+        It is not waited for: on a busy node a process of the lowest priority gets its turn to end
+        after seconds.
+        """
         if self._pid is not None:
             self._kill()
-            self._reap()
+            self._forget()
 
     def _start(self, text: str) -> None:
         """Raises OSError; then no process is there."""
@@ -118,22 +122,25 @@ class Trainer:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def _reap(self) -> str | None:
-        """The fault of the process that has ended, or is about to; None: it ended well."""
+        """The fault of the process that has ended; None: it ended well."""
         assert self._pid is not None
-        pid, self._pid = self._pid, None
-        self._loop.remove_reader(self._descriptor)
-        if self._limit is not None:
-            self._limit.cancel()
-        _, status = os.waitpid(pid, 0)
-        os.close(self._descriptor)
+        _, status = os.waitpid(self._pid, 0)
         line = os.pread(self._printed, MAX_LINE_BYTES, 0).decode(errors="replace").strip()
-        os.close(self._printed)
+        self._forget()
         code = os.waitstatus_to_exitcode(status)
         if self._is_late and code < 0:
             return messages.TOO_LONG(limit_s=LIMIT_S)
         if code < 0:
             return messages.TRAINING_BY_SIGNAL(signal=-code)
         return (line or messages.EXIT_CODE(code=code)) if code else None
+
+    def _forget(self) -> None:
+        self._pid = None
+        self._loop.remove_reader(self._descriptor)
+        if self._limit is not None:
+            self._limit.cancel()
+        os.close(self._descriptor)
+        os.close(self._printed)
 
     def _ended(self) -> None:
         fault = self._reap()

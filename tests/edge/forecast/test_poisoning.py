@@ -18,9 +18,10 @@ from nodemgr.core.forecast import learning, margins, prediction, samples
 from nodemgr.core.forecast.features import Features, WorkRow
 from nodemgr.core.model.values import replace
 from nodemgr.core.sharing import progress
-from nodemgr.edge.forecast import sample_recorder
+from nodemgr.edge.forecast import sample_recorder, trainer
 from nodemgr.edge.forecast.trainer import Trainer
 from tests.core.forecast.trainings import A100, GIB, features, sample
+from tests.edge.forecast.priorities import AT_USUAL_PRIORITY
 from tests.jobs.world import KINDS, World
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import FakeGpus
@@ -123,10 +124,11 @@ def learns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def learns_in_its_process(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    trainer = world.manager.service.parts._knowledge._trainer
-    world.until_seen(lambda: trainer.pid is None)
-    world.manager.do(trainer.begin)
-    world.until_seen(lambda: trainer.pid is None)
+    monkeypatch.setattr(trainer, "PROGRAM", AT_USUAL_PRIORITY)
+    own = world.manager.service.parts._knowledge._trainer
+    world.until_seen(lambda: own.pid is None)
+    world.manager.do(own.begin)
+    world.until_seen(lambda: own.pid is None)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from nodemgr.edge.forecast.trainer import Trainer
 from nodemgr.edge.store.database import StoreFailed
 from tests.core.forecast.test_learning import ended
 from tests.core.forecast.trainings import text, weights
+from tests.edge.forecast.priorities import AT_USUAL_PRIORITY
 from tests.support.limits import WAIT_LIMIT_S
 
 ROWS = ended(learning.LEAST_SAMPLES)
@@ -45,8 +47,12 @@ class Training:
         self.loop.run_until_complete(wait())
 
 
+PROGRAM = trainer.PROGRAM
+
+
 @pytest.fixture
-def training(tmp_path: Path) -> Iterator[Training]:
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
+    monkeypatch.setattr(trainer, "PROGRAM", AT_USUAL_PRIORITY)
     made = Training(tmp_path / "weights", ROWS)
     yield made
     made.trainer.close()
@@ -63,6 +69,20 @@ def test_a_training_writes_weights_that_the_manager_takes(training: Training) ->
     assert found.time.card.is_better
     assert os.listdir(training.path.parent) == ["weights"]
     assert training.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_training_gives_way_to_all_other_processes(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "PROGRAM", PROGRAM)
+    training.trainer.begin()
+    pid = training.trainer.pid
+    assert pid is not None
+    deadline = time.monotonic() + WAIT_LIMIT_S
+    while os.sched_getscheduler(pid) != os.SCHED_IDLE and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 19)
 
 
 def test_a_training_is_due_after_enough_new_samples(
@@ -142,13 +162,15 @@ def test_a_store_that_cannot_be_read_trains_nothing(
     assert "malformed" in line
 
 
-def test_a_manager_that_ends_ends_its_training(training: Training) -> None:
+def test_a_manager_that_ends_kills_its_training_and_does_not_wait_for_it(
+    training: Training,
+) -> None:
     training.trainer.begin()
     pid = training.trainer.pid
     assert pid is not None
     training.trainer.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert training.trainer.pid is None
+    assert os.waitpid(pid, 0) == (pid, signal.SIGKILL)
 
 
 def test_a_training_that_cannot_write_its_file_fails(
