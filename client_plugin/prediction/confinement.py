@@ -13,6 +13,7 @@ import fcntl
 import glob
 import os
 import re
+import shutil
 import socket
 import stat
 import struct
@@ -31,6 +32,9 @@ TEMPORARY = ("/tmp", "/var/tmp")
 CONTAINER_ENV = "/run/nodemgr-env"
 """The files of the environment are hidden: no program finds the way to a lease."""
 MAX_OVERLAYS = 200
+MAX_TOP_ENTRIES = 2_000
+MAX_COPIED_BYTES = 4 << 20
+"""Of a file at the top of a directory with mounts below it; a larger one is read-only there."""
 GPU_DEVICES = ("nvidia*", "nvidia-caps/*", "nvgpu/*", "dri/*", "kfd", "dxg")
 """Below /dev: files by which a program reaches a GPU, whatever its variables say."""
 
@@ -65,22 +69,25 @@ def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, 
     """Hide the disk behind overlays; (directory, its upper layer) of each. Raises OSError.
 
     `roots`: the directories that have one, and the rest of the disk is read-only; None: all. A
-    working directory that takes no files has none where the user could not write to it either.
+    working directory that takes no files has none where the user could not write to it either, and
+    `/` has none: a process stays in the root that it was started with.
     `scratch` is an empty directory: a file system in memory stands there, for this process and its
     children alone.
     """
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     mounted = mount_points(_read("/proc/self/mountinfo"))
     here = os.getcwd()
-    is_written_to = os.access(here, os.W_OK)
-    lower = [
-        (path, os.open(path, os.O_PATH | os.O_DIRECTORY))
-        for path in _covered(mounted, ["/"] if roots is None else roots, here)
-    ]
+    is_written_to = here != "/" and os.access(here, os.W_OK)
+    tops = ["/"] if roots is None else roots
+    lower = [(path, _opened(path)) for path in _covered(mounted, tops, here)]
+    covered = (*LEFT_ALONE, *dict(lower))
+    has_mounts_below = is_written_to and not any(_is_below(here, path) for path in covered)
     _set_read_only()
     _mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, f"size={_most_bytes()}")
-    own = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
+    own = _opened(scratch)
     layers = []
+    if has_mounts_below and _overlay_above_mounts(here, mounted, f"/proc/self/fd/{own}/top"):
+        layers.append((here, os.path.join(scratch, "top", "upper")))
     for number, (path, directory) in enumerate(lower):
         upper = f"/proc/self/fd/{own}/{number}"
         if _overlay(path, directory, upper):
@@ -182,8 +189,8 @@ def _set_read_only() -> None:
 
 def _overlay(path: str, lower: int, layer: str) -> bool:
     """Whether an overlay stands at `path` now; a file system that allows none stays read-only."""
-    os.makedirs(f"{layer}/upper")
-    os.makedirs(f"{layer}/work")
+    os.makedirs(f"{layer}/upper", exist_ok=True)
+    os.makedirs(f"{layer}/work", exist_ok=True)
     status = os.fstat(lower)
     os.chmod(f"{layer}/upper", stat.S_IMODE(status.st_mode))
     if os.geteuid() == 0:
@@ -197,6 +204,60 @@ def _overlay(path: str, lower: int, layer: str) -> bool:
             continue
         return True
     return False
+
+
+def _overlay_above_mounts(path: str, mounted: Sequence[str], layer: str) -> bool:
+    """Whether an overlay stands on a directory with mounts below it. They stay in view, read-only.
+
+    A user namespace allows no overlay of it: a copy of the directory's own files takes its place.
+    """
+    below = [point for point in mounted if _is_below(point, path) and point != path]
+    outer = [one for one in below if not any(_is_below(one, up) and one != up for up in below)]
+    held = [(point, os.open(point, os.O_PATH | os.O_NOFOLLOW)) for point in outer]
+    directory = _opened(path)
+    is_there = _overlay(path, directory, layer)
+    if not is_there:
+        os.mkdir(f"{layer}/copy")
+        held = _copied_top(path, directory, f"{layer}/copy")
+        copy = _opened(f"{layer}/copy")
+        is_there = _overlay(path, copy, layer)
+        os.close(copy)
+    os.close(directory)
+    for point, source in held:
+        if is_there:
+            _mount(f"/proc/self/fd/{source}", point, None, MS_BIND | MS_REC)
+        os.close(source)
+    return is_there
+
+
+def _copied_top(path: str, directory: int, copy: str) -> List[Tuple[str, int]]:
+    """Copy the small files of a directory.
+
+    Returns (path, O_PATH descriptor) of all else, to be bound there. Raises OSError where there are
+    too many.
+    """
+    held = []
+    with os.scandir(f"/proc/self/fd/{directory}") as entries:
+        for count, entry in enumerate(entries):
+            if count == MAX_TOP_ENTRIES:
+                raise OSError(errno.E2BIG, f"{path} has mounts below it and too many files")
+            target, status = os.path.join(copy, entry.name), entry.stat(follow_symlinks=False)
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), target)
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                os.mkdir(target)
+            elif status.st_size <= MAX_COPIED_BYTES and os.access(entry.path, os.R_OK):
+                shutil.copy2(entry.path, target)
+                continue
+            else:
+                os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+            held.append((os.path.join(path, entry.name), os.open(entry.path, os.O_PATH)))
+    return held
+
+
+def _opened(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_DIRECTORY)
 
 
 def written(layers: Sequence[Tuple[str, str]]) -> List[str]:

@@ -83,8 +83,10 @@ def test_writes_are_dropped_and_named(here: Path) -> None:
     assert (here / "data").read_text() == "old"
 
 
-def run_as_user(script: str, before: Callable[[], None] = lambda: None) -> Watched:
-    """A shell script as USER watches it; `before` runs as root in a mount namespace of its own."""
+def run_as_user(
+    script: str, before: Callable[[], None] = lambda: None, user: int = USER
+) -> Watched:
+    """A shell script as this user watches it; `before` runs as root, in mounts of its own."""
     for place in (Path.cwd(), Path(tempfile.gettempdir()).parent):
         for path in (place, *place.parents):
             if "pytest-of-" in str(path):
@@ -98,8 +100,8 @@ def run_as_user(script: str, before: Callable[[], None] = lambda: None) -> Watch
             confinement._mount("none", "/", None, confinement.MS_REC | confinement.MS_PRIVATE)
             before()
             os.setgroups([])
-            os.setgid(USER)
-            os.setuid(USER)
+            os.setgid(user)
+            os.setuid(user)
             libc.prctl(PR_SET_DUMPABLE, 1)  # as after the start of a program
             command = ["sh", "-c", script]
             order = WatchOrder(command, "/bin/sh", {"PATH": "/bin"}, WAIT_LIMIT_S, True)
@@ -140,6 +142,48 @@ def test_what_is_mounted_below_a_user_s_directory_stays_in_view(here: Path) -> N
     own = here / "own"
     assert seen.written == [str(own / "cache" / "data"), str(own / "work" / "log")]
     assert list((own / "work").iterdir()) == []
+
+
+@pytest.mark.usefixtures("namespaces")
+@pytest.mark.parametrize("is_root", [True, False])
+def test_a_working_directory_may_have_mounts_below_it(here: Path, is_root: bool) -> None:
+    """Data that are mounted into a project; in a user namespace its small files are copied."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts, and becomes an ordinary user")
+    own = here / "own"
+    for name in (".", "data", "src"):
+        (own / name).mkdir()
+    for name in ("log", "conf", "src/a"):
+        (own / name).write_text("old\n")
+    (own / "large").write_bytes(bytes(confinement.MAX_COPIED_BYTES + 1))
+    (own / "link").symlink_to("src/a")
+    for path in (own, *own.rglob("*")):
+        os.chown(path, USER, USER, follow_symlinks=False)
+    os.chdir(own)
+
+    def mount() -> None:
+        confinement._mount("tmpfs", str(own / "data"), "tmpfs", 0, f"uid={USER},mode=755")
+        (own / "data" / "f").write_text("mounted\n")
+        confinement._mount(str(own / "src" / "a"), str(own / "conf"), None, confinement.MS_BIND)
+
+    script = (
+        "set -e; grep -q mounted data/f; grep -q old link; test -s large; cat conf >>new; "
+        "echo x >>log; echo y >src/b; echo z >data/g; ls | wc -l"
+    )
+    seen = run_as_user(script, mount, 0 if is_root else USER)
+    assert (seen.fault, seen.exit_status, seen.last_line) == ("", 0, "7")
+    assert seen.written == [str(own / name) for name in ("data/g", "log", "new", "src/b")]
+    assert (own / "log").read_text() == "old\n"
+    assert sorted(os.listdir(own)) == ["conf", "data", "large", "link", "log", "src"]
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_the_top_of_the_disk_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`/` has no overlay: a look at a command is made there all the same."""
+    monkeypatch.chdir("/")
+    seen = run("open('nodemgr-never', 'w')")
+    assert (seen.fault, seen.written) == ("", [])
+    assert not os.path.exists("/nodemgr-never")
 
 
 def test_directories_above_the_working_directory_are_covered_first(
