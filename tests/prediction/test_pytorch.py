@@ -315,6 +315,7 @@ RANKS = """
 import os, threading, torch, torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel
 assert not dist.is_initialized()
+os.environ["LOCAL_WORLD_SIZE"] = "1"  # the other rank is on another node
 dist.init_process_group("nccl", rank=1, world_size=2)
 assert dist.is_initialized() and dist.get_process_group_ranks(None) == [0, 1]
 assert DistributedDataParallel is torch.nn.parallel.DistributedDataParallel
@@ -351,6 +352,40 @@ def test_a_rank_trains_in_a_thread_of_its_own(tmp_path: Path, programs: Forks) -
     answer = findings.find(seen, WAIT_LIMIT_S)
     assert answer.features is not None, (answer.reason, seen.last_line)
     assert not answer.notes, "two steps were seen"
+
+
+READING_RANKS = """
+import os, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+def train(rank):
+    dist.init_process_group("nccl", rank=rank, world_size=2)
+    model = DistributedDataParallel(torch.nn.Linear(8, 8).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(9):
+        model(torch.ones(2, 8).cuda()).sum().backward()
+        if rank == 0:
+            with open("state", "w") as file:  # a reader finds it empty meanwhile
+                time.sleep(0.1)
+                file.write(str(step))
+        dist.barrier()
+        with open("state") as file:
+            assert file.read() == str(step), f"step {step}"
+        time.sleep(0.1 * rank)
+        optimizer.step()
+for rank in range(2):
+    if os.fork() == 0:
+        train(rank)
+for rank in range(2):
+    assert os.wait()[1] == 0
+"""
+
+
+def test_a_rank_reads_a_file_after_another_has_written_it(tmp_path: Path, programs: Forks) -> None:
+    seen = programs.run(written(READING_RANKS, tmp_path))
+    answer = findings.find(seen, WAIT_LIMIT_S)
+    assert answer.features is not None, (answer.reason, seen.last_line)
+    assert not any("is_crash" in one for one in seen.outcomes.values()), seen.last_line
+    assert any(one.get("steps") == 2 for one in seen.outcomes.values())
 
 
 WITHOUT_OPTIMIZER = {

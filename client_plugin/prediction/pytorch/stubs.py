@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib
+import os
 import types
 from typing import Any, Callable, Dict, List, Optional
 
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...messages import prediction as messages
 from ...messages.form import MessageLine
+from .. import outcome
 from . import checkpoints
 from .hybrid import Hybrid
 from .ranks import Ranks
@@ -167,7 +169,7 @@ def install(
 
     `abstain` gets the reason why the script is not followed, and ends it.
     """
-    ranks = Ranks()
+    ranks = Ranks(os.environ.get(outcome.VARIABLE, ""))
     own = {"device_count": ranks.device_count}
     for module, table in (
         (torch.cuda, {**CUDA, **own}),
@@ -183,7 +185,7 @@ def install(
     _memory(hybrid)
     _tensors()
     _addresses(hybrid.is_fake)
-    _modules(hybrid)
+    _modules(hybrid, ranks)
     _inputs(hybrid)
     _optimizers()
     _attention()
@@ -249,7 +251,7 @@ def _addresses(is_fake: Callable[[Any], bool]) -> None:
     )  # fmt: skip
 
 
-def _modules(hybrid: Hybrid) -> None:
+def _modules(hybrid: Hybrid, ranks: Ranks) -> None:
     """Parameters move to the fake GPU as new parameters; tied ones stay tied."""
     from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -276,7 +278,7 @@ def _modules(hybrid: Hybrid) -> None:
     module._apply = apply
     module.compile = _nothing
     _optimizer_module().register_optimizer_step_pre_hook(follow)
-    lone = _wrapper(hybrid)
+    lone = _wrapper(hybrid, ranks)
     for place in ("torch.nn.parallel", "torch.nn.parallel.distributed"):
         setattr(importlib.import_module(place), "DistributedDataParallel", lone)  # noqa: B010
     for place in ("torch.nn", "torch.nn.parallel", "torch.nn.parallel.data_parallel"):
@@ -334,7 +336,7 @@ def _on_gpu(one: Any) -> Any:
     return one.cuda() if isinstance(one, torch.Tensor) else one
 
 
-def _wrapper(hybrid: Hybrid) -> Any:
+def _wrapper(hybrid: Hybrid, ranks: Ranks) -> Any:
     class LoneReplica(Replica):
         """Distributed data parallelism as one rank sees it: the model, and its buckets' memory."""
 
@@ -345,6 +347,11 @@ def _wrapper(hybrid: Hybrid) -> Any:
             hybrid.recorder.extra(
                 sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
             )
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            if self.training and torch.is_grad_enabled():
+                ranks.meet()  # no rank is a step ahead: they sum their gradients
+            return super().forward(*args, **kwargs)
 
         require_backward_grad_sync = True
 
