@@ -27,6 +27,9 @@ def before_load(name: str, adapter: str) -> None:
     """
     try:
         rules = _adapter(adapter)
+        prepare = getattr(rules, "prepare", None)
+        if prepare is not None:
+            prepare()
         if not _uses_cuda(rules) or not lease.start():
             return
         lease.share_token()

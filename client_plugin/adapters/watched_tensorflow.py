@@ -15,6 +15,10 @@ FIRST_USE_UNSEEN = False
 USES_CUDA = False
 
 
+def prepare() -> None:
+    outcome.import_begins(os.environ[outcome.VARIABLE])
+
+
 def adapt(_tensorflow: ModuleType) -> None:
     from ..prediction.tensorflow import session
 

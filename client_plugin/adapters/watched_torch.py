@@ -15,6 +15,10 @@ FIRST_USE_UNSEEN = False
 USES_CUDA = False
 
 
+def prepare() -> None:
+    outcome.import_begins(os.environ[outcome.VARIABLE])
+
+
 def adapt(torch: ModuleType) -> None:
     """The import is complete: threads of the backward pass need not wait for its end."""
     from ..prediction.pytorch import session

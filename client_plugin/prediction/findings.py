@@ -101,15 +101,15 @@ def _shortened(paths: List[str]) -> str:
 
 def _reason(watched: Watched, best: Optional[Dict[str, Any]], limit_s: float) -> MessageLine:
     status = watched.exit_status
+    phases = [one["phase"] for one in watched.outcomes.values() if "phase" in one]
     if best is not None and (best["is_certain"] or not status):
         why = best["reason"]
     elif status:
         last = watched.last_line[:LINE_CHARACTERS] or "no output"
         why = messages.ENDED_EARLY(how=_ending(status), last=last)
     elif status is None:
-        phases = [one["phase"] for one in watched.outcomes.values() if "phase" in one]
         why = messages.TOO_SLOW(seconds=f"{limit_s:g}", phase=_phase(phases))
-    elif any("phase" in one for one in watched.outcomes.values()):
+    elif not all("is_import" in phase for phase in phases):
         why = messages.NO_TRAINING_STEP()  # the process ended itself: no handler of exit ran
     else:
         why = messages.NO_FRAMEWORK()
@@ -123,6 +123,8 @@ def _phase(phases: List[Dict[str, Any]]) -> str:
         return "one backward pass was seen"
     if any(phase["on_gpu"] for phase in phases):
         return "tensors were on the GPU"
+    if all("is_import" in phase for phase in phases):
+        return "the import of PyTorch or TensorFlow had not ended"
     return "the framework was imported"
 
 

@@ -43,6 +43,13 @@ def write(path: str, outcome: WatchOutcome) -> None:
     os.replace(fresh, path)
 
 
+def import_begins(directory: str) -> None:
+    """A time limit may find this process in the import of a framework, which takes seconds."""
+    path = own_path(directory)
+    if not os.path.exists(path):
+        write(path, {"phase": {"backwards": 0, "on_gpu": False, "is_import": True}})
+
+
 def read_all(directory: str) -> Dict[str, WatchOutcome]:
     """The watched program can reach the files, too: one that has no outcome's form is left out."""
     found = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ SEEN: dict[str, Any] = {
     **OUTCOME, "steps": 2, "backwards": 2, "stand_ins": 0, "bounded": [], "not_saved": [],
 }  # fmt: skip
 FAILED = 1 << 8
+IMPORT: dict[str, Any] = {"phase": {"backwards": 0, "on_gpu": False, "is_import": True}}
 
 
 def watched(*outcomes: dict[str, Any], status: int | None = 0, last: str = "") -> Watched:
@@ -53,6 +55,15 @@ REASONS = {
         "7 s passed before two training steps (tensors were on the GPU)",
     ),
     "no import": (watched(status=None), "(no import of PyTorch or TensorFlow was seen)"),
+    "an import": (
+        watched(IMPORT, status=None),
+        "(the import of PyTorch or TensorFlow had not ended",
+    ),
+    "an import that failed": (watched(IMPORT), "no import of PyTorch or TensorFlow was seen"),
+    "an import in one process": (
+        watched(IMPORT, {"phase": {"backwards": 0, "on_gpu": False}}, status=None),
+        "(the framework was imported)",
+    ),
 }
 
 
@@ -96,6 +107,15 @@ def test_notes_name_stand_ins_bounds_and_files() -> None:
 def test_one_stand_in_is_one_value() -> None:
     (note,) = findings.find(watched({**SEEN, "stand_ins": 1}), 7.0).notes
     assert str(note) == "the program asked for 1 value that only a GPU computes; it got stand-ins"
+
+
+def test_an_import_leaves_what_the_process_has_shown(tmp_path: Path) -> None:
+    outcome.import_begins(str(tmp_path))
+    assert [*outcome.read_all(str(tmp_path)).values()] == [IMPORT]
+    shown = outcome.abstention("it does not train")
+    outcome.write(outcome.own_path(str(tmp_path)), shown)
+    outcome.import_begins(str(tmp_path))
+    assert [*outcome.read_all(str(tmp_path)).values()] == [shown]
 
 
 def test_an_outcome_is_final_after_two_steps_or_with_a_certain_reason() -> None:
