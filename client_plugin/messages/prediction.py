@@ -117,8 +117,16 @@ SUBMITTED_WITHOUT = Notice(PROGRAM, "{line}; the job is submitted without a fore
 FROM_AND_PREDICT = Message(
     COMMAND_LINE, "--predict watches one command", "leave --from out, or --predict"
 )
+ONLY_WITH_PREDICT = Message(
+    COMMAND_LINE, "{option} is about a command that is watched", "add --predict, or leave it out"
+)
 
 # -- figures --
+
+RUN_NEEDS_STEPS = Part(PROGRAM, "unknown without the number of steps (--steps)")
+RUNS_NEED_STEPS = Part(
+    PROGRAM, "run times need the number of steps of the whole run: name it with --steps"
+)
 
 OPERATIONS_OF_STEP = Part(PROGRAM, "{billions} x 10^9 in a step")
 MEMORY_AND_CONTEXT = Part(NODE, "{size} and the GPU's context")

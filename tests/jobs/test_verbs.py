@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from client_plugin.prediction import outcome
+from client_plugin.prediction.watch import WatchOrder
 from client_plugin.verbs.commands import history
 from client_plugin.verbs.launch import watching
 from client_plugin.ways import choice as ways
 from client_plugin.ways.faults import Lost
 from nodemgr import cli
+from nodemgr.core.forecast import gpu_models
 from tests.cli.conftest import STRANGER, clean_environment
 from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
 from tests.jobs.world import KINDS, WAIT_LIMIT_S, World, open_gate
@@ -300,6 +302,31 @@ def test_a_watched_command_brings_its_features(
     memory_bytes = world.job("j1").run.memory_bytes
     assert memory_bytes is not None
     assert memory_bytes > SEEN["reserved_peak_bytes"]
+
+
+def test_the_number_of_steps_gives_an_expected_time(
+    world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[WatchOrder] = []
+    monkeypatch.setattr(watching, "watch", lambda order: orders.append(order) or watched(SEEN))
+    monkeypatch.setattr(gpu_models, "SIMULATED", "Test GPU")  # with the rates of an H100
+    words = ("--predict", "--env", "alice", "--gpus", 1, "--hold")
+    said = nodemgr("submit", *words, "--", "true")
+    assert "run time unknown without the number of steps (--steps)" in said.stderr
+    said = nodemgr("submit", *words, "--steps", 10**9, "--unconfined", "--", "true")
+    assert "unknown" not in said.stderr
+    assert [order.is_confined for order in orders] == [True, False]
+    assert world.job("j1").run.expected_ms is None
+    assert (world.job("j2").run.expected_ms or 0) > 0
+
+
+@pytest.mark.parametrize("option", [("--steps", "5"), ("--unconfined",)])
+def test_options_of_a_watched_command_need_one(nodemgr: Run, option: tuple[str, ...]) -> None:
+    refused(
+        nodemgr("submit", *option, "--env", "alice", "--", "true"),
+        2,
+        f"{option[0]} is about a command that is watched: add --predict, or leave it out",
+    )
 
 
 def test_a_command_without_a_prediction_is_submitted_as_it_is(

@@ -62,6 +62,13 @@ def test_each_gpu_model_has_a_line(order: Any, capsys: pytest.CaptureFixture[str
     assert lines[6].startswith("own ")
 
 
+def test_a_missing_run_time_has_its_remedy(order: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "Run times need the number of steps of the whole run: name it with --steps."
+    for words, is_there in (((), True), (("--steps", "100"), False)):
+        assert verbs.main(["predict", *words, "--", sys.executable, "x.py"]) == 0
+        assert (line in capsys.readouterr().out.splitlines()) is is_there
+
+
 def test_the_command_runs_without_a_gpu_and_a_lease(order: list[WatchOrder]) -> None:
     assert verbs.main(["predict", "--limit", "5s", "--", sys.executable, "x.py", "--json"]) == 0
     [ordered] = order

@@ -104,6 +104,8 @@ def _print(answer: Dict[str, Any], features: Dict[str, Any]) -> None:
     else:
         print()
     tables.show(COLUMNS, answer["models"])
+    if not execution["iteration"] and any(row["step_seconds"] for row in answer["models"]):
+        print(sentence(messages.RUNS_NEED_STEPS()))
     if answer["reason"]:
         print(sentence(answer["reason"]))
 

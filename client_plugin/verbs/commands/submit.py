@@ -189,6 +189,9 @@ def new_key() -> str:
 
 
 def run(said: Said) -> int:
+    if not said.predict and (said.steps is not None or said.unconfined):
+        option = "--unconfined" if said.unconfined else "--steps"
+        mistake(said.verb, prediction_messages.ONLY_WITH_PREDICT(option=option))
     if said.from_file is not None:
         from client_plugin.verbs.commands import batch
 
@@ -208,7 +211,7 @@ def run(said: Said) -> int:
         "key": new_key(), **wished,
     }  # fmt: skip
     if said.predict:
-        arguments.update(_features(said.command))
+        arguments.update(_features(said))
     answer = _submit(way, retry_timeout, arguments)
     job = answer["job"]
     if answer.get("forecast"):
@@ -224,12 +227,12 @@ def run(said: Said) -> int:
     return 0
 
 
-def _features(command: List[str]) -> Dict[str, Any]:
+def _features(said: Said) -> Dict[str, Any]:
     """The features of the command; without them the job is submitted as the user wrote it."""
     from client_plugin.verbs.launch.watching import watched_findings
 
     try:
-        found = watched_findings(command)
+        found = watched_findings(said.command, None, not said.unconfined, said.steps or 0)
     except Fault as fault:
         say(prediction_messages.SUBMITTED_WITHOUT(line=fault.message))
         return {}
@@ -249,13 +252,16 @@ def _say_forecast(forecast: Dict[str, Any]) -> None:
                 gpu=model["name"],
                 memory=units.format_size(model["memory_bytes"] or 0),
                 margin=units.format_size(model["memory_margin_bytes"] or 0),
-                run=(
-                    "unknown"
-                    if model["run_seconds"] is None
-                    else units.format_duration(int(model["run_seconds"] * 1_000))
-                ),
+                run=_run_time(model),
             )
         )
+
+
+def _run_time(model: Dict[str, Any]) -> str:
+    if model["run_seconds"] is not None:
+        return units.format_duration(int(model["run_seconds"] * 1_000))
+    has_pace = model["step_seconds"] is not None
+    return prediction_messages.RUN_NEEDS_STEPS() if has_pace else "unknown"
 
 
 def find_way(said: Said, retry_timeout: RetryTimeout) -> UserWay:
@@ -331,6 +337,15 @@ VERB = Verb(
                 "Watch COMMAND for two training steps first, as nodemgr predict does, and fill in "
                 "its memory, share and time where no option names them."
             ),
+        ),
+        VerbOption(
+            "--steps",
+            kind=kinds.count(1),
+            help="With --predict: the training steps of the whole run, for its time.",
+        ),
+        VerbOption(
+            "--unconfined",
+            help="With --predict: watch it without a private view of the disk and the network.",
         ),
         RUN_DIR,
         VerbOption("command", rest=True),

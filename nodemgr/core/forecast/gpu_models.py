@@ -158,6 +158,14 @@ def find(text: str) -> GpuRates | None:
     return None
 
 
+def like(text: str) -> list[str]:
+    """The short names that a name without a row may mean: `A100` and `A100-80GB`, say."""
+    beginning = re.sub("gb$", "gib", text.casefold().removeprefix("nvidia").strip())
+    if not any(map(str.isdecimal, beginning)):
+        return []
+    return [model.word for model in GPU_MODELS if model.word.casefold().startswith(beginning)]
+
+
 def _own(found: re.Match[str]) -> GpuRates | None:
     gflops, bandwidth, gib = round(float(found["tflops"]) * 1000), found["gbps"], found["gib"]
     if not found["name"].isprintable() or 0 in (gflops, int(bandwidth), int(gib)):

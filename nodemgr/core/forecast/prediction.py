@@ -15,7 +15,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.core.forecast import conformal, features, margins, measured, network, roofline, samples
+from nodemgr.core.forecast import (
+    conformal,
+    features,
+    gpu_models,
+    margins,
+    measured,
+    network,
+    roofline,
+    samples,
+)
 from nodemgr.core.forecast.features import Features
 from nodemgr.core.forecast.gpu_models import GpuRates
 from nodemgr.core.forecast.measured import Measured
@@ -141,8 +150,13 @@ def predict_memory(
         None,
         None,
         found.iterations,
-        messages.FORECAST_UNKNOWN_MODEL(name=name),
+        messages.FORECAST_UNKNOWN_MODEL(name=name, meant=_meant(name)),
     )
+
+
+def _meant(name: str) -> str:
+    words = gpu_models.like(name)
+    return f" (did you mean {' or '.join(words)}?)" if words else ""
 
 
 def _for_model(

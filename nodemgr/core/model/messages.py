@@ -588,7 +588,7 @@ FORECAST_NOT_BETTER = Part(NODE, "what was learned is no better than the estimat
 FORECAST_OUTSIDE = Part(NODE, "no task like this one has ended on the node: only an estimate")
 FORECAST_UNKNOWN_MODEL = Part(
     NODE,
-    "the peak rates of {name} are not known here: name them as `--gpu NAME:TFLOPS:GBPS:GIB`",
+    "the peak rates of {name} are not known here{meant}: name them as `--gpu NAME:TFLOPS:GBPS:GIB`",
 )
 FORECAST_OF_NOTHING = Part(PROGRAM, "neither memory nor operations of a step were found")
 

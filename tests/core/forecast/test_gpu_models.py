@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.forecast.gpu_models import GPU_MODELS, SIMULATED, find
+from nodemgr.core.forecast.gpu_models import GPU_MODELS, SIMULATED, find, like
 
-MODELS = Path(__file__).resolve().parents[3] / "csrc" / "sim" / "node" / "models.def"
+ROOT = Path(__file__).resolve().parents[3]
+MODELS = ROOT / "csrc" / "sim" / "node" / "models.def"
+FORECAST_PAGE = ROOT / "docs" / "forecast.md"
 
 
 def test_the_table_agrees_with_the_simulator_s() -> None:
@@ -45,6 +47,29 @@ def test_names_and_words_are_unique_and_find_their_row() -> None:
     assert len(set(names)) == len(names)
     for model in GPU_MODELS:
         assert find(model.name) is find(model.word.lower()) is model
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("A100-80GB", ["A100-80GiB"]),
+        ("NVIDIA H100", ["H100-80GiB", "H100-PCIE-80GiB"]),
+        ("v100-pcie", ["V100-PCIE-16GiB", "V100-PCIE-32GiB"]),
+        ("RTX 9090", []),
+        ("a", []),
+        ("", []),
+    ],
+)
+def test_a_name_without_a_row_may_mean_those_that_begin_with_it(
+    name: str, words: list[str]
+) -> None:
+    assert find(name) is None
+    assert like(name) == words
+
+
+def test_the_documentation_lists_all_short_names() -> None:
+    listed = re.findall(r"`([A-Z0-9-]+GiB)`", FORECAST_PAGE.read_text())
+    assert listed == [model.word for model in GPU_MODELS]
 
 
 def test_precisions_have_the_rates_of_their_generation() -> None:
