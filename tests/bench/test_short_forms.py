@@ -40,6 +40,8 @@ PROGRAMS = sorted(
     for path in (*BENCH.glob("*.py"), *BENCH.glob("*/*.py"))
     if path.stem not in PARTS
 )
+KEEPING = ("forecast/learning", "forecast/table")
+"""The second one reads the file that --keep names from the first."""
 FIGURE = r" +[0-9][0-9.,]*"
 ROWS = {
     "beats": ["20 tasks hold a lease, [0-9]+ of them are heard of",
@@ -119,9 +121,20 @@ def test_every_program_has_a_row_here() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [name for name in PROGRAMS if name not in KEEPING])
 def test_the_short_form_ends_well_and_prints_its_table(program: str) -> None:
-    ended = run(program, "--short")
+    ends_well(program)
+
+
+@pytest.mark.slow
+def test_the_table_of_forecasts_takes_the_runs_that_learning_has_kept(tmp_path: Path) -> None:
+    """Both measure the same runs: once is enough."""
+    for program in KEEPING:
+        ends_well(program, "--keep", str(tmp_path / "runs"))
+
+
+def ends_well(program: str, *options: str) -> None:
+    ended = run(program, "--short", *options)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     if ended.stdout.startswith("skipped: "):
         assert program == "gpu_training"
