@@ -19,11 +19,11 @@ _Static_assert((int)NM_LEDGER_ERRNO == NM_SEALED_ERRNO && (int)NM_LEDGER_SIZE ==
                    (int)NM_LEDGER_SEALS == NM_SEALED_SEALS,
                "a fault of a file is returned as it is");
 _Static_assert(sizeof(struct nm_limits) == 64 + NM_LEDGER_ROWS * 128 + 8 * NM_LEDGER_SLOTS,
-               "layout of version 2");
+               "layout of version 3");
 _Static_assert(offsetof(struct nm_usage, beat) == 8 * NM_LEDGER_ROWS * NM_LEDGER_SLOTS + 64,
-               "layout of version 2");
-_Static_assert(sizeof(struct nm_usage) == 8 * (NM_LEDGER_ROWS + 1) * NM_LEDGER_SLOTS + 64,
-               "layout of version 2");
+               "layout of version 3");
+_Static_assert(sizeof(struct nm_usage) == 8 * (2 * NM_LEDGER_ROWS + 1) * NM_LEDGER_SLOTS + 64,
+               "layout of version 3");
 
 static const struct {
     int fault;
@@ -227,6 +227,25 @@ uint64_t nm_ledger_slot_used(const struct nm_ledger *ledger, uint32_t row, uint3
                : 0;
 }
 
+uint64_t nm_ledger_peak(const struct nm_ledger *ledger, const uint32_t *slots,
+                        const uint32_t *generations, uint32_t count)
+{
+    uint64_t peak = 0;
+    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
+        uint64_t most = most_of(ledger->limits, row), sum = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (slots[i] >= NM_LEDGER_SLOTS)
+                continue;
+            uint64_t word =
+                atomic_load_explicit(&ledger->usage->peak[slots[i]][row], memory_order_relaxed);
+            sum += is_of(word, generations[i]) ? clamp(word, most) : 0;
+        }
+        sum = sum < most ? sum : most;
+        peak = peak > sum ? peak : sum;
+    }
+    return peak;
+}
+
 uint64_t nm_ledger_limit(const struct nm_ledger *ledger, uint32_t row)
 {
     return row < NM_LEDGER_ROWS
@@ -321,6 +340,20 @@ static inline int announce_in(const struct nm_ledger *ledger, uint32_t row, uint
     return is_of(atomic_load(word), generation) ? NM_OVER : NM_FENCED;
 }
 
+/* After an addition that holds: raises the peak to the process's own word. Its other threads may
+   free meanwhile: then they freed first. */
+static inline void note_peak(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
+                             uint32_t generation)
+{
+    uint64_t now = atomic_load_explicit(&ledger->usage->word[row][slot], memory_order_relaxed);
+    _Atomic uint64_t *peak = &ledger->usage->peak[slot][row];
+    uint64_t before = atomic_load_explicit(peak, memory_order_relaxed);
+    while (is_of(now, generation) && (before < now || !is_of(before, generation)) &&
+           !atomic_compare_exchange_weak_explicit(peak, &before, now, memory_order_relaxed,
+                                                  memory_order_relaxed))
+        ;
+}
+
 /* The process's own word counts unclamped: otherwise it would pass with a whole GPU, and with
    managed memory beyond it. */
 static inline bool fits(const struct nm_ledger *ledger, uint32_t row, uint32_t slot)
@@ -358,9 +391,11 @@ int nm_ledger_reserve(const struct nm_ledger *ledger, uint32_t row, uint32_t slo
         return NM_FENCED;
     int state = nm_ledger_slot_state(ledger, slot, generation);
     int answer = state == NM_OK ? announce_in(ledger, row, slot, generation, bytes) : state;
-    return answer != NM_OK || fits(ledger, row, slot)
-               ? answer
-               : give_way(ledger, row, slot, generation, bytes);
+    if (answer == NM_OK && !fits(ledger, row, slot))
+        answer = give_way(ledger, row, slot, generation, bytes);
+    if (answer == NM_OK)
+        note_peak(ledger, row, slot, generation);
+    return answer;
 }
 
 int nm_ledger_charge(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
@@ -368,7 +403,10 @@ int nm_ledger_charge(const struct nm_ledger *ledger, uint32_t row, uint32_t slot
 {
     if (!in_range(row, slot) || bytes > NM_BYTES_MASK)
         return NM_FENCED;
-    return announce(&ledger->usage->word[row][slot], generation, bytes) ? NM_OK : NM_FENCED;
+    if (!announce(&ledger->usage->word[row][slot], generation, bytes))
+        return NM_FENCED;
+    note_peak(ledger, row, slot, generation);
+    return NM_OK;
 }
 
 void nm_ledger_release(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
@@ -471,8 +509,10 @@ static void begin_words(const struct nm_ledger *ledger, uint32_t slot, uint32_t 
 {
     for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
         _Atomic uint64_t *word = &ledger->usage->word[row][slot];
-        if (!is_of(atomic_load(word), generation))
+        if (!is_of(atomic_load(word), generation)) {
             atomic_store(word, word_of(generation, 0));
+            atomic_store(&ledger->usage->peak[slot][row], word_of(generation, 0));
+        }
     }
 }
 
@@ -498,8 +538,10 @@ int nm_ledger_clear_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t gener
         return -1;
     uint32_t next = (generation + 1) & 0xffff;
     atomic_store(&ledger->limits_writable->slot_state[slot], state_of(next, NM_SLOT_FREE));
-    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++)
+    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
         atomic_store(&ledger->usage->word[row][slot], word_of(next, 0));
+        atomic_store(&ledger->usage->peak[slot][row], word_of(next, 0));
+    }
     return (int)next;
 }
 

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define NM_LEDGER_VERSION 2u
+#define NM_LEDGER_VERSION 3u
 #define NM_GENERATION_SHIFT 48
 #define NM_BYTES_MASK ((UINT64_C(1) << NM_GENERATION_SHIFT) - 1)
 
@@ -57,12 +57,14 @@ struct nm_limits {
  * manager clamps each to the GPU's memory. One beat word for each slot, generation << 48 | a
  * count that the process raises (manager/beats.h). slots_used raises the count of slots to sum:
  * a restarted manager gives out slots that only its new limits file has, while all processes
- * share this one. */
+ * share this one. One peak word for each slot and GPU, generation << 48 | the most bytes that the
+ * usage word has had since the slot began; a slot's own lie together, apart from other writers'. */
 struct nm_usage {
     _Atomic uint64_t word[NM_LEDGER_ROWS][NM_LEDGER_SLOTS];
     _Atomic uint32_t slots_used;
     uint32_t reserved[15];
     _Atomic uint64_t beat[NM_LEDGER_SLOTS];
+    _Atomic uint64_t peak[NM_LEDGER_SLOTS][NM_LEDGER_ROWS];
 };
 
 /* cffi: begin */
@@ -112,6 +114,11 @@ uint64_t nm_ledger_beat_word(const struct nm_ledger *ledger, uint32_t slot);
 uint64_t nm_ledger_used(const struct nm_ledger *ledger, uint32_t row);
 /* clamped to the GPU's memory */
 uint64_t nm_ledger_slot_used(const struct nm_ledger *ledger, uint32_t row, uint32_t slot);
+/* The largest sum of the peaks of these slots on one row, clamped to the GPU's memory. Slots that
+   had their peaks at different times count for more than they ever had together. A bad slot, or a
+   peak of another generation, counts for nothing. */
+uint64_t nm_ledger_peak(const struct nm_ledger *ledger, const uint32_t *slots,
+                        const uint32_t *generations, uint32_t count);
 uint64_t nm_ledger_limit(const struct nm_ledger *ledger, uint32_t row);
 uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row);
 /* as summed; at most 2^48 */

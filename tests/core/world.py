@@ -307,8 +307,11 @@ class Node:
     def cancels(self, env: str, pid: int, *, rid: str = "") -> list[Effect]:
         return self.happens(events.Cancel(self.caller(env, pid), rid or f"a{pid}", self.wall_ns))
 
-    def releases(self, env: str, pid: int, *, udp: bool = False) -> list[Effect]:
-        return self.happens(events.Release(self.caller(env, pid, udp=udp), f"l{pid}", self.wall_ns))
+    def releases(
+        self, env: str, pid: int, *, udp: bool = False, peak_bytes: int | None = 0
+    ) -> list[Effect]:
+        caller = self.caller(env, pid, udp=udp)
+        return self.happens(events.Release(caller, f"l{pid}", self.wall_ns, peak_bytes))
 
     def rejoins(
         self, env: str, pid: int, task: str, slot: int | None, generation: int
@@ -325,11 +328,17 @@ class Node:
             )
         )
 
-    def dies(self, pid: int, unreclaimed_gib: Mapping[int, int] | None = None) -> list[Effect]:
+    def dies(
+        self,
+        pid: int,
+        unreclaimed_gib: Mapping[int, int] | None = None,
+        *,
+        peak_bytes: int | None = 0,
+    ) -> list[Effect]:
         unreclaimed = {
             f"GPU-{index}": size * GIB for index, size in (unreclaimed_gib or {}).items()
         }
-        return self.happens(events.ProcessGone(key(pid), self.wall_ns, unreclaimed))
+        return self.happens(events.ProcessGone(key(pid), self.wall_ns, unreclaimed, peak_bytes))
 
     def disconnects(self, pid: int) -> list[Effect]:
         return self.happens(events.Disconnected(pid))

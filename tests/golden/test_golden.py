@@ -46,11 +46,12 @@ int main(void)
     AT(nm_limit_row, uuid); AT(nm_limit_row, limit_bytes); AT(nm_limit_row, total_bytes);
     AT(nm_limit_row, correction_bytes);
     AT(nm_usage, word); AT(nm_usage, slots_used); AT(nm_usage, beat);
+    AT(nm_usage, peak);
     return 0;
 }
 """
 OFFSETS = """\
-version 2, sizes 10304 128 139328
+version 3, sizes 10304 128 270400
 nm_limits.magic 0
 nm_limits.version 8
 nm_limits.rows 12
@@ -65,6 +66,7 @@ nm_limit_row.correction_bytes 64
 nm_usage.word 0
 nm_usage.slots_used 131072
 nm_usage.beat 131136
+nm_usage.peak 139328
 """
 
 

@@ -136,6 +136,88 @@ def test_a_row_or_slot_that_is_none(ledger: Ledger, row: int, slot: int) -> None
         ledger.slot_generation(SLOTS)
 
 
+# -- peaks --
+
+
+def test_the_peak_of_a_process_stays_when_it_frees(ledger: Ledger) -> None:
+    client = Client(ledger)
+    client.reserve(3 * GIB)
+    client.reserve(4 * GIB)
+    client.release(6 * GIB)
+    client.reserve(2 * GIB)
+    assert ledger.slot_used(0, 0) == 3 * GIB
+    assert ledger.peak([0], [0]) == 7 * GIB
+
+
+def test_a_refused_reservation_raises_no_peak(ledger: Ledger) -> None:
+    client = Client(ledger)
+    client.reserve(6 * GIB)
+    assert client.reserve(5 * GIB) == OVER
+    ledger.set_slot(0, 0, SlotState.STALLED)
+    assert client.reserve(1 * GIB) == STALLED
+    assert ledger.peak([0], [0]) == 6 * GIB
+
+
+def test_a_charge_beyond_the_limit_raises_the_peak(ledger: Ledger) -> None:
+    client = Client(ledger)
+    client.reserve(9 * GIB)
+    assert lib.nm_ledger_charge(client.native, 0, 0, 0, 3 * GIB) == OK
+    assert ledger.peak([0], [0]) == 12 * GIB
+
+
+def test_the_peak_of_several_processes_is_the_largest_sum_on_one_gpu(ledger: Ledger) -> None:
+    ledger.set_limit(1, 10 * GIB)
+    one, other = Client(ledger), Client(ledger, slot=1)
+    one.reserve(2 * GIB)
+    one.reserve(4 * GIB, row=1)
+    other.reserve(3 * GIB)
+    assert ledger.peak([0], [0]) == 4 * GIB
+    assert ledger.peak([0, 1], [0, 0]) == 5 * GIB
+    assert ledger.peak([], []) == 0
+
+
+def test_a_peak_is_at_most_the_gpus_memory(ledger: Ledger) -> None:
+    ledger.set_limit(0, 80 * GIB)
+    one, other = Client(ledger), Client(ledger, slot=1)
+    for client in (one, other):
+        client.reserve(60 * GIB)
+        client.release(60 * GIB)
+    assert ledger.peak([0, 1], [0, 0]) == 80 * GIB
+    os.pwrite(ledger.fds[1], ((1 << 48) - 1).to_bytes(8, "little"), _peaks_at(ledger))
+    assert ledger.peak([0], [0]) == 80 * GIB, "a client wrote nonsense"
+
+
+def _peaks_at(ledger: Ledger) -> int:
+    """Where the first peak lies in the usage file: its words of peaks end it."""
+    return os.fstat(ledger.fds[1]).st_size - 8 * ROWS * SLOTS
+
+
+def test_the_next_generation_begins_without_a_peak(ledger: Ledger) -> None:
+    dead = Client(ledger)
+    dead.reserve(9 * GIB)
+    ledger.set_slot(0, 0, SlotState.LIVE)
+    assert ledger.peak([0], [0]) == 9 * GIB
+    ledger.clear_slot(0, 0)
+    assert (ledger.peak([0], [0]), ledger.peak([0], [1])) == (0, 0)
+    ledger.set_slot(0, 1, SlotState.LIVE)
+    Client(ledger, generation=1).reserve(1 * GIB)
+    assert (ledger.peak([0], [0]), ledger.peak([0], [1])) == (0, 1 * GIB)
+    ledger.set_slot(0, 7, SlotState.LIVE)
+    assert (ledger.peak([0], [1]), ledger.peak([0], [7])) == (0, 0)
+
+
+def test_the_peak_of_a_slot_that_is_none_is_zero(ledger: Ledger) -> None:
+    assert ledger.peak([SLOTS, (1 << 32) - 1], [0, 0]) == 0
+
+
+def test_an_adopted_ledger_keeps_the_peaks(ledger: Ledger) -> None:
+    Client(ledger).reserve(5 * GIB)
+    adopted = Ledger.adopt(*(os.dup(fd) for fd in ledger.fds))
+    adopted.set_slot(0, 0, SlotState.LIVE)
+    assert adopted.peak([0], [0]) == 5 * GIB
+    adopted.close()
+
+
 # -- slots and generations --
 
 

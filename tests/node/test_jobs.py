@@ -164,3 +164,43 @@ def test_a_job_ends_whose_program_left_its_main_thread(make_manager: Make) -> No
     assert nodemgr(manager, "logs", job_id) == "cuInit 0\nworker\nhandler\n"
     events.expect("job.ended", job=job_id)
     assert manager.status()["tasks"] == []
+
+
+def told_peaks(manager: Manager, job_id: str) -> list[int | None]:
+    """Of each job of that name, in whole GiB."""
+    rows = json.loads(nodemgr(manager, "history", job_id, "--json"))["jobs"]
+    return [None if row["peak_bytes"] is None else row["peak_bytes"] // GIB for row in rows]
+
+
+def test_the_history_has_the_peak_of_a_jobs_memory_on_one_gpu(make_manager: Make) -> None:
+    """Of programs one after the other, also of one that ended before the manager was killed."""
+    manager = make_manager(simulate="2x8GiB")
+    manager.quota("alice", 2)
+    events, last = manager.events(), gate(manager, "last")
+    hold = f"{HOLD} -b {{}} -d 1 < /dev/null"
+    script = f"{hold.format(5 * GIB)}; read line < {last}; {hold.format(2 * GIB)}; exit 3"
+    job_id = submit(manager, "alice", "--gpus", "2", script=script)
+    events.expect("task.left")
+    manager.restart()
+    last.write_text("go\n")
+    manager.events().expect("job.ended", job=job_id)
+    assert told_peaks(manager, job_id) == [5]
+    (row,) = json.loads(nodemgr(manager, "history", job_id, "--json"))["jobs"]
+    assert (row["state"], row["attempts"][0]["peak_bytes"]) == ("failed", row["peak_bytes"])
+    assert "5.1 GiB" in nodemgr(manager, "history"), "with the context"
+
+
+def test_the_peaks_of_jobs_that_do_not_end_by_themselves(make_manager: Make) -> None:
+    manager = make_manager(simulate="2x8GiB")
+    manager.quota("alice", 1)
+    events = manager.events()
+    held = submit(manager, "alice", script=f"sleep 600 | {HOLD} -b {3 * GIB}")
+    events.expect("task.joined")
+    nodemgr(manager, "queue", "withdraw", held)
+    array = submit(manager, "alice", "--array", "0-1", script=f"{HOLD} -b {GIB} < /dev/null")
+    none = submit(manager, "alice", script="true")
+    for job_id in (array, none):
+        nodemgr(manager, "wait", job_id)
+    assert told_peaks(manager, held) == [3]
+    assert told_peaks(manager, array) == [1, 1]
+    assert told_peaks(manager, none) == [None]

@@ -37,7 +37,8 @@ COLUMNS = (
         "WAITED", lambda j: tables.seconds(_between(j, "entered", "started")), right=True, spare=3
     ),
     Column("RAN", lambda j: tables.seconds(_between(j, "started", "ended")), right=True),
-    Column("PREDICTED", cells.predicted_run, right=True, spare=6, optional=True),
+    Column("PEAK", lambda j: tables.size(j.get("peak_bytes")), right=True, spare=6, optional=True),
+    Column("PREDICTED", cells.predicted, right=True, spare=6, optional=True),
     Column("ENDED", lambda j: _moment(j["ended"])),
     Column("USER", lambda j: j["user"], spare=5),
     Column("NAME", lambda j: j["name"], spare=1),
@@ -48,6 +49,7 @@ ATTEMPTS = (
     Column("START", lambda a: a["number"], right=True),
     Column("STARTED", lambda a: _moment(a["started"])),
     Column("RAN", lambda a: tables.seconds(_between(a, "started", "ended")), right=True),
+    Column("PEAK", lambda a: tables.size(a.get("peak_bytes")), right=True, optional=True),
     Column("EXIT", lambda a: exit_word(a), right=True),
     Column("GPUS", lambda a: tables.gpu_list(a["gpu_indices"])),
     Column("WHY", lambda a: a["why"] or None, rest=True),
@@ -127,6 +129,7 @@ def _together(group: List[TableRow]) -> TableRow:
         "job": f"{last['job'].partition('.')[0]} ({len(group)} jobs)",
         "attempts": [attempt for row in group for attempt in row["attempts"]],
         "started": min(began, default=None), "entered": min(entered, default=None),
+        "peak_bytes": max([row.get("peak_bytes") or 0 for row in group]) or None,
     }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ WAITING = (
     Column("WHO", cells.who, spare=3),
     Column("WAITED", lambda r: tables.seconds(r["waited_seconds"]), right=True, spare=2),
     Column("STARTS ABOUT", cells.expected, spare=1),
-    Column("PREDICTED", cells.predicted_run, right=True, spare=4, optional=True),
+    Column("PREDICTED", cells.predicted, right=True, spare=4, optional=True),
     Column("NAME", lambda r: r["name"] or r["command"], spare=2),
     Column("WHY", tables.why, rest=True),
 )
@@ -40,7 +40,7 @@ UNDER_WAY = (
     Column("WHO", cells.who, spare=2),
     Column("SINCE", lambda r: tables.wall_time(r["since"] * 10**9), spare=3),
     Column("LIMIT", lambda r: tables.seconds(r["time_limit_seconds"]), right=True, spare=1),
-    Column("PREDICTED", cells.predicted_run, right=True, spare=4, optional=True),
+    Column("PREDICTED", cells.predicted, right=True, spare=4, optional=True),
     Column("NAME", lambda r: r["name"]),
     Column("COMMAND", lambda r: r["command"], rest=True),
 )

@@ -116,7 +116,7 @@ def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) 
         Column("UTIL", lambda t: cells.figure(t, "utilization_percent", "%"), right=True),
         Column("IDLE", cells.idle, right=True),
         Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True, spare=1),
-        Column("PREDICTED", cells.predicted_task, right=True, spare=4, optional=True),
+        Column("PREDICTED", cells.predicted, right=True, spare=4, optional=True),
         Column("LAST BEAT", lambda t: cells.ago(t["last_beat_age_seconds"]), right=True, spare=5),
         Column("CPU", lambda t: cells.figure(t, "host_cpu_percent", "%"), right=True, spare=7),
         Column("HOST", lambda t: tables.size(t.get("host_memory_bytes")), right=True, spare=8),

@@ -158,26 +158,30 @@ def progress(row: TableRow) -> Optional[str]:
     return f"{done}" if total is None else f"{100 * done // total} %"
 
 
-def predicted_run(row: TableRow) -> Optional[str]:
-    """The predicted run time; the shortest and the longest where the node has several models."""
-    found = [one["run_seconds"] for one in row.get("predicted") or ()]
-    known = sorted(seconds for seconds in found if seconds is not None)
-    if not known:
-        return None
-    least, most = tables.seconds(known[0]), tables.seconds(known[-1])
-    return least if least == most else f"{least} to {most}"
+def predicted(row: TableRow) -> Optional[str]:
+    """Memory, utilisation and run time that were predicted, as far as they were.
 
-
-def predicted_task(row: TableRow) -> Optional[str]:
-    """Memory, utilisation and run time that were predicted for a task, as far as they were."""
-    found = row.get("predicted") or {}
-    size, run_s = found.get("memory_bytes"), found.get("run_seconds")
+    Of a job a figure of each model of the node: the least and the most of them.
+    """
+    found = row.get("predicted") or ()
+    rows = [found] if isinstance(found, dict) else found
     parts = [
-        None if size is None else tables.size(size),
-        figure(found, "utilization_percent", "%"),
-        None if run_s is None else tables.seconds(run_s),
+        _from_to([tables.size(size) for size in _known(rows, "memory_bytes")]),
+        _from_to([f"{percent} %" for percent in _known(rows, "utilization_percent")]),
+        _from_to([tables.seconds(run_s) for run_s in _known(rows, "run_seconds")]),
     ]
     return ", ".join([part for part in parts if part]) or None
+
+
+def _known(rows: Sequence[TableRow], key: str) -> List[int]:
+    return sorted(row[key] for row in rows if row.get(key) is not None)
+
+
+def _from_to(texts: Sequence[Optional[str]]) -> Optional[str]:
+    """The first and the last, if they differ."""
+    if not texts:
+        return None
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
 
 
 def in_one_unit(seconds: int) -> str:

@@ -29,6 +29,7 @@ from nodemgr.core.model.entities import (
     Job,
     JobState,
     Request,
+    Task,
     Uuid,
 )
 from nodemgr.core.model.events import JobEnded, JobRequeuedBeforeStart, JobStarted
@@ -268,10 +269,11 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
         return
     said = _said(event)
     cause = _cause(job, event, said)
-    job = _close(job, event, said, cause)
-    had_process = job.task_id is not None and draft.tasks[job.task_id].had_process
-    if job.task_id is not None:
-        task, why = draft.tasks[job.task_id], said or messages.JOB_DONE()
+    task = None if job.task_id is None else draft.tasks[job.task_id]
+    job = _close(job, event, said, cause, task)
+    had_process = task is not None and task.had_process
+    if task is not None:
+        why = said or messages.JOB_DONE()
         leasing.end_of_job(draft, task, LeaseEnd.JOB_ENDED, why, now_ns, event.wall_ns)
         job = replace(job, task_id=None)
     then = job.then
@@ -405,8 +407,10 @@ def gpu_lost(draft: Draft, job: Job, uuid: Uuid) -> None:
     draft.put_job(replace(job, attempts=(*job.attempts[:-1], attempt)))
 
 
-def _close(job: Job, event: JobEnded, said: str, cause: Cause) -> Job:
+def _close(job: Job, event: JobEnded, said: str, cause: Cause, task: Task | None) -> Job:
+    """`task`: its lease. A ledger without any memory of it did not see the program."""
     last = job.attempts[-1]
+    peak_bytes = None if task is None else leasing.with_peak(task, event.peak_bytes).peak_bytes
     started_wall_ns = (
         event.started_wall_ns if last.started_wall_ns is None else last.started_wall_ns
     )
@@ -419,6 +423,7 @@ def _close(job: Job, event: JobEnded, said: str, cause: Cause) -> Job:
         why=said,
         cause=cause,
         log_tail=event.log_tail[-LOG_TAIL_CHARACTERS:],
+        peak_bytes=peak_bytes or None,
     )
     return replace(
         job,

@@ -315,13 +315,14 @@ def lose_member(
     why: str,
     now_ns: int,
     wall_ns: int,
+    peak_bytes: int | None,
 ) -> None:
     """Write the task that this process has left, or end it with its last process.
 
     `task` is already without the process (members.depart, members.bury). A job's task ends with the
-    job.
+    job. `peak_bytes` is that of ProcessGone.
     """
-    draft.put_task(task)
+    draft.put_task(with_peak(task, peak_bytes))
     if elastic_leases.any_there(draft):
         _forget_worker(draft, task, process.key)
     if task.processes or task.job_id is not None:
@@ -341,6 +342,14 @@ def lose_member(
         )
     else:
         end(draft, task, cause, why, now_ns, wall_ns)
+
+
+def with_peak(task: Task, peak_bytes: int | None) -> Task:
+    """A job's task with a further figure of its peak; once it is not known, it stays so."""
+    if task.job_id is None or task.peak_bytes is None:
+        return task
+    peak_bytes = None if peak_bytes is None else max(task.peak_bytes, peak_bytes)
+    return replace(task, peak_bytes=peak_bytes)
 
 
 def _forget_worker(draft: Draft, task: Task, process: ProcessKey) -> None:

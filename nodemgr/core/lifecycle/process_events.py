@@ -108,7 +108,7 @@ def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:
         if event.rid in asked:
             waiting.leave(draft, caller.process, "cancelled", now_ns)
     elif found is not None and found[0].rid == event.rid:
-        _leave(draft, *found, LeaseEnd.CANCELLED, "cancelled", now_ns, event.wall_ns)
+        _leave(draft, *found, LeaseEnd.CANCELLED, "cancelled", now_ns, event.wall_ns, 0)
     leasing.send_deny(
         draft, caller.connection, event.rid, DenyCode.CANCELLED, messages.REQUEST_CANCELLED()
     )
@@ -118,7 +118,8 @@ def release(draft: Draft, event: Release, now_ns: int) -> None:
     found = held(draft, event.caller)
     waiting.leave(draft, event.caller.process, "released", now_ns)
     if found is not None:
-        _leave(draft, *found, LeaseEnd.RELEASED, "released", now_ns, event.wall_ns)
+        end = LeaseEnd.RELEASED, "released"
+        _leave(draft, *found, *end, now_ns, event.wall_ns, event.peak_bytes)
     draft.emit(effects.SendAck(event.caller.connection, event.rid))
 
 
@@ -130,9 +131,10 @@ def _leave(
     why: str,
     now_ns: int,
     wall_ns: int,
+    peak_bytes: int | None,
 ) -> None:
     task = members.depart(draft, task, process)
-    leasing.lose_member(draft, task, process, cause, why, now_ns, wall_ns)
+    leasing.lose_member(draft, task, process, cause, why, now_ns, wall_ns, peak_bytes)
 
 
 def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
@@ -155,8 +157,12 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
     draft.wake_scheduler()
     left = members.bury(draft, task, process, event.unreclaimed_bytes)
     if left is not None:
-        cause, why = LeaseEnd.PROCESS_ENDED, PROCESS_ENDED
-        leasing.lose_member(draft, left, process, cause, why, now_ns, event.wall_ns)
+        end = LeaseEnd.PROCESS_ENDED, PROCESS_ENDED
+        leasing.lose_member(draft, left, process, *end, now_ns, event.wall_ns, event.peak_bytes)
+        return
+    former = draft.tasks.get(process.task_id)
+    if former is not None and former.job_id is not None:
+        draft.put_task(leasing.with_peak(former, event.peak_bytes))
 
 
 def gate_missed(draft: Draft, event: GateMissed, now_ns: int) -> None:

@@ -117,7 +117,7 @@ def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
             leasing.send_fence(draft, process.key, task.task_id, leasing.RECLAIMED)
             task = members.depart(draft, task, process)
             leasing.lose_member(
-                draft, task, process, LeaseEnd.SILENT, leasing.RECLAIMED, now_ns, wall_ns
+                draft, task, process, LeaseEnd.SILENT, leasing.RECLAIMED, now_ns, wall_ns, None
             )
     if task.processes and task.job_id is None:
         leasing.stall(draft, task, now_ns)

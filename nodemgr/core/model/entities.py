@@ -556,6 +556,11 @@ class Task:
     """Per GPU: its grants grow up to here, and `memory_bytes` is the least; None: no range."""
     had_process: bool = False
     """Of a job: a process has held the lease. So its attempt may end by a fault of the GPU."""
+    peak_bytes: int | None = 0
+    """Of a job: the most that its processes had on one GPU, as of the last that left.
+
+    None: not known, since the memory of one of them was not.
+    """
 
     @property
     def is_plain(self) -> bool:
@@ -905,6 +910,8 @@ class Attempt:
     """Why its GPUs were chosen, one line; empty: no GPU, or an attempt of an older version."""
     resizes: tuple[Resize, ...] = ()
     """Of an elastic job: the last RETAINED_RESIZES."""
+    peak_bytes: int | None = None
+    """The most that it had on one of its GPUs, by the ledger; None: not known, or not ended."""
 
 
 @value

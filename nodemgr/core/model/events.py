@@ -154,6 +154,8 @@ class Release:
     caller: Caller
     rid: str
     wall_ns: int
+    peak_bytes: int | None = 0
+    """As in ProcessGone."""
 
 
 @value
@@ -169,6 +171,11 @@ class ProcessGone:
     wall_ns: int
     unreclaimed_bytes: Mapping[Uuid, int] = field(default_factory=dict)
     """Bytes that the driver still shows for its PID, per GPU."""
+    peak_bytes: int | None = 0
+    """Of a job's process: the most that the task's processes of now had together on one GPU.
+
+    None: not known. 0: the process had no memory, or it is no job's.
+    """
 
 
 @value
@@ -524,6 +531,11 @@ class JobEnded:
     log_tail: str
     started_wall_ns: int | None
     wall_ns: int
+    peak_bytes: int | None = 0
+    """The most that the processes that its task still has had together on one GPU.
+
+    None: not known.
+    """
 
 
 @value

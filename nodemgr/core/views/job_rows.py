@@ -361,6 +361,7 @@ def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool)
         "ended": _seconds(job.ended_wall_ns),
         "cwd": cwd,
         "place": job.run.place or None,
+        "peak_bytes": max([one.peak_bytes or 0 for one in job.attempts], default=0) or None,
         "attempts": [_attempt(attempt, index_of, tails) for attempt in job.attempts],
         "deeds": [
             {"time": entry.wall_ns // SECOND_NS, "who": entry.who, "what": entry.what}
@@ -386,6 +387,7 @@ def _attempt(attempt: Attempt, index_of: Mapping[str, int], tails: bool) -> JobR
         "why": attempt.why,
         "cause": None if attempt.ended_wall_ns is None else attempt.cause.value,
         "resizes": resizes(attempt.resizes, index_of),
+        "peak_bytes": attempt.peak_bytes,
     }
     return {**row, "log_tail": attempt.log_tail} if tails else row
 

@@ -266,8 +266,10 @@ def progressed(session: Session, fields: Fields, wall_ns: int) -> events.Progres
     return events.Progressed(session.key, fields["done"], fields.get("total"), wall_ns)
 
 
-def release(session: Session, fields: Fields, wall_ns: int) -> events.Release:
-    return events.Release(session.caller, str(fields["rid"]), wall_ns)
+def release(
+    session: Session, fields: Fields, wall_ns: int, peak_bytes: int | None
+) -> events.Release:
+    return events.Release(session.caller, str(fields["rid"]), wall_ns, peak_bytes)
 
 
 def rid_of(fields: Fields) -> int:

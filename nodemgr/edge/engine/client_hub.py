@@ -35,6 +35,7 @@ from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gpu.gpu_inventory import GpuWatcher
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.processes import Credentials, Identity
+from nodemgr.edge.ledger.peaks import Peaks
 from nodemgr.edge.rpc.wire import Fields
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import orders as messages
@@ -81,6 +82,7 @@ class HubPorts:
     envs: Envs
     gpus: GpuWatcher
     ledgers: LedgerController
+    peaks: Peaks
     gate_files: Callable[[effects.SendGrant], GateFiles | None]
     """The launch gates of a gated process's grant; None: it passes none."""
     job_of: Callable[[Sequence[int]], str | None]
@@ -119,6 +121,7 @@ class ClientHub:
         self._connections = itertools.count(1)
         built = ports(self)
         self._envs, self._gpus, self._ledgers = built.envs, built.gpus, built.ledgers
+        self._peaks = built.peaks
         self._gate_files, self._job_of = built.gate_files, built.job_of
         self._on_ask, self._on_runner = built.on_ask, built.on_runner
         self._on_closed = built.on_closed
@@ -253,9 +256,9 @@ class ClientHub:
         )
 
     def _release(self, session: Session, fields: Fields) -> None:
-        self._step_for(
-            session, fields, client_sessions.release(session, fields, self._clock.wall_ns())
-        )
+        peak_bytes = self._peaks.at_leaving(session.key)
+        event = client_sessions.release(session, fields, self._clock.wall_ns(), peak_bytes)
+        self._step_for(session, fields, event)
 
     def _ask(self, session: Session, fields: Fields) -> None:
         self._on_ask(session, fields)

@@ -39,6 +39,7 @@ from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.process_locations import ProcessLocations
 from nodemgr.edge.kernel.processes import ProcessTable, boot_id, pid_of
+from nodemgr.edge.ledger.peaks import Peaks
 from nodemgr.edge.ledger.registry import Beats, Ledgers
 from nodemgr.edge.rpc.wire import Fields
 from nodemgr.edge.store.journal import Journal
@@ -112,6 +113,7 @@ class Daemon:
         self.processes = ProcessTable(loop)
         self.process_locations = ProcessLocations(loop)
         self.beats = Beats(state, ledgers)
+        self.peaks = Peaks(state, ledgers)
         self.measures = EventMeasures()
         journal.observe_with(self.measures.take)
         self.engine = StepEngine(
@@ -164,6 +166,7 @@ class Daemon:
             engine,
             NodePorts(
                 self.ledgers,
+                self.peaks,
                 older_limits,
                 self.known,
                 self.processes,
@@ -193,7 +196,9 @@ class Daemon:
         )
         self.informer = ClusterInformer(lambda: node.when_read(lambda: None))
         self.informer.subscribe(self.event_loop.news, REASONS)
-        self.jobs = Jobs(loop, clock, state, journal, engine, node.when_read, ports.jobs)
+        self.jobs = Jobs(
+            loop, clock, state, journal, engine, node.when_read, self.peaks, ports.jobs
+        )
         self.submissions = SubmissionBatches(loop, clock, state, journal, engine)
         self.suspensions = self._suspensions(engine, ports.suspender, around.has_mps)
         verbs = ports.verbs(self)
@@ -201,6 +206,7 @@ class Daemon:
             around.envs,
             node.gpus,
             self.ledger_controller,
+            self.peaks,
             self.compute.files_for,
             self.jobs.factory.job_of,
             verbs.on_ask,
@@ -256,7 +262,8 @@ class Daemon:
         self.submit(events.GpusChanged(reading.gpus, wall_ns))
         for key in gone:
             unreclaimed = reading.of_process(pid_of(key) or 0) if same_boot else {}
-            self.submit(events.ProcessGone(key, wall_ns, unreclaimed))
+            peak_bytes = self.peaks.at_leaving(key)
+            self.submit(events.ProcessGone(key, wall_ns, unreclaimed, peak_bytes))
         self.envs.refresh_all()
         node.settle_gates()
         node.audit(reading)

@@ -18,6 +18,7 @@ from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.encoding import EncodingError
 from nodemgr.core.model.entities import UNDER_WAY, Cause, Job, JobState
+from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import launch_hosts
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
@@ -25,6 +26,7 @@ from nodemgr.edge.executor.log_retention import MOST_JOBS, LogRetention
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.journald import INFO, WARNING, Journald
+from nodemgr.edge.ledger.peaks import Peaks
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import doctor, executor
@@ -118,6 +120,7 @@ class Jobs:
         journal: Journal,
         engine: StepEngine,
         read_gpus: Callable[[Callable[[], None]], None],
+        peaks: Peaks,
         ports: JobPorts,
     ) -> None:
         """`read_gpus` calls back when the core knows the current health of the GPUs."""
@@ -127,6 +130,7 @@ class Jobs:
         self._journal = journal
         self._engine = engine
         self._read_gpus = read_gpus
+        self._peaks = peaks
         self._requeued_before_start: dict[str, list[tuple[str, int]]] = {}
         """Attempts that could not begin, by reason; each reason is one event."""
         self.orders_given = 0
@@ -351,7 +355,9 @@ class Jobs:
         )
 
         def notify() -> None:
-            self._engine.submit(ended)
+            job = self._state.jobs.get(job_id)
+            peak_bytes = 0 if job is None else self._peaks.of_task(job.task_id)
+            self._engine.submit(replace(ended, peak_bytes=peak_bytes))
 
         if (
             job is not None

@@ -31,6 +31,7 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.process_locations import ProcessLocations
 from nodemgr.edge.kernel.processes import ProcessTable, pid_of, start_ticks
+from nodemgr.edge.ledger.peaks import Peaks
 from nodemgr.edge.ledger.registry import Beats, Ledgers
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import manager_log as log
@@ -91,6 +92,7 @@ class NodePorts:
     """The parts that the monitor reads and acts on."""
 
     ledgers: Ledgers
+    peaks: Peaks
     older_limits: OlderLimits
     known: KnownProcesses
     processes: ProcessTable
@@ -121,6 +123,7 @@ class NodeMonitor:
     ) -> None:
         self._loop, self._clock, self._state, self._engine = loop, clock, state, engine
         self._ledgers, self._older_limits = ports.ledgers, ports.older_limits
+        self._peaks = ports.peaks
         self._known, self._processes = ports.known, ports.processes
         self._locations, self._beats = ports.locations, ports.beats
         self._gate, self._envs, self._context_sizes = ports.gate, ports.envs, ports.context_sizes
@@ -192,7 +195,9 @@ class NodeMonitor:
             self.gpus.read_soon(lambda reading: self._process_gone(key, reading.of_process(pid)))
 
     def _process_gone(self, key: ProcessKey, unreclaimed_bytes: dict[Uuid, int]) -> None:
-        self._engine.submit(events.ProcessGone(key, self._clock.wall_ns(), unreclaimed_bytes))
+        peak_bytes = self._peaks.at_leaving(key)
+        wall_ns = self._clock.wall_ns()
+        self._engine.submit(events.ProcessGone(key, wall_ns, unreclaimed_bytes, peak_bytes))
 
     def _kill(self, effect: effects.Kill) -> None:
         if not self._processes.kill(

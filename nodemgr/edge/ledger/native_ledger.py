@@ -10,6 +10,7 @@ counts for more than its GPU's memory.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Self
 
@@ -134,6 +135,11 @@ class Ledger:
     def slot_used(self, row: int, slot: int) -> int:
         used: int = lib.nm_ledger_slot_used(self._native, row, slot)
         return used
+
+    def peak(self, slots: Sequence[int], generations: Sequence[int]) -> int:
+        """The largest sum of the peaks of these slots on one GPU, at most its memory."""
+        peak: int = lib.nm_ledger_peak(self._native, slots, generations, len(slots))
+        return peak
 
     def read_beats(self, now_ns: int, before_ns: int) -> BeatReading:
         """Notes at now_ns which words have moved; one call, however many processes there are."""

@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -315,6 +315,11 @@ class Ledgers:
     def slot_used(self, env: str, row: int, slot: int) -> int:
         ledger = self._ledgers.get(env)
         return ledger.slot_used(row, slot) if ledger is not None else 0
+
+    def peak(self, env: str, slots: Sequence[int], generations: Sequence[int]) -> int | None:
+        """The most that these processes had together on one GPU; None: the env has no ledger."""
+        ledger = self._ledgers.get(env)
+        return None if ledger is None else ledger.peak(slots, generations)
 
     # -- beats --
 

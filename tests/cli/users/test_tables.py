@@ -64,20 +64,27 @@ def test_a_predicted_run_time_is_a_span_where_the_models_differ() -> None:
     def row(*seconds: int | None) -> dict[str, object]:
         return {"predicted": [{"run_seconds": one} for one in seconds]}
 
-    assert cells.predicted_run({}) is None
-    assert cells.predicted_run(row()) is cells.predicted_run(row(None)) is None
-    assert cells.predicted_run(row(60, None, 60)) == tables.seconds(60)
-    assert cells.predicted_run(row(90, 60, None)) == (
-        f"{tables.seconds(60)} to {tables.seconds(90)}"
-    )
+    assert cells.predicted({}) is None
+    assert cells.predicted(row()) is cells.predicted(row(None)) is None
+    assert cells.predicted(row(60, None, 60)) == tables.seconds(60)
+    assert cells.predicted(row(90, 60, None)) == (f"{tables.seconds(60)} to {tables.seconds(90)}")
+
+
+def test_the_forecast_of_a_job_has_a_span_for_each_figure() -> None:
+    rows = [
+        {"memory_bytes": 9 << 30, "utilization_percent": 40, "run_seconds": 60},
+        {"memory_bytes": 8 << 30, "utilization_percent": 40, "run_seconds": None},
+    ]
+    expected = f"{tables.size(8 << 30)} to {tables.size(9 << 30)}, 40 %, {tables.seconds(60)}"
+    assert cells.predicted({"predicted": rows}) == expected
 
 
 def test_the_forecast_of_a_task_has_what_was_predicted() -> None:
-    assert cells.predicted_task({}) is cells.predicted_task({"predicted": None}) is None
+    assert cells.predicted({}) is cells.predicted({"predicted": None}) is None
     row = {"memory_bytes": 5 << 30, "utilization_percent": 40, "run_seconds": 60}
     expected = f"{tables.size(5 << 30)}, 40 %, {tables.seconds(60)}"
-    assert cells.predicted_task({"predicted": row}) == expected
-    assert cells.predicted_task({"predicted": {**row, "utilization_percent": None}}) == (
+    assert cells.predicted({"predicted": row}) == expected
+    assert cells.predicted({"predicted": {**row, "utilization_percent": None}}) == (
         f"{tables.size(5 << 30)}, {tables.seconds(60)}"
     )
 

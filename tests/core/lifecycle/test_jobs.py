@@ -8,7 +8,7 @@ import pytest
 
 from nodemgr.core.lifecycle import job_actions, jobs
 from nodemgr.core.manager import step
-from nodemgr.core.model import events
+from nodemgr.core.model import endings, events
 from nodemgr.core.model.effects import (
     ForgetJob,
     OpenLedger,
@@ -22,6 +22,7 @@ from nodemgr.core.model.entities import (
     AWAITED_BYTES,
     JOB_ROW_BYTES,
     LOG_TAIL_CHARACTERS,
+    MS,
     RETAINED_ATTEMPTS,
     RETAINED_HISTORY_ENTRIES,
     Cause,
@@ -1174,3 +1175,106 @@ def test_an_order_to_an_array_costs_its_elements_not_their_square(
         step(node.state, event, node.now_ns).apply()
     assert asked < 20 * elements
     assert len(node.state.jobs) == 2
+
+
+# The peak of its memory.
+
+
+def peaks(node: Node, job_id: str) -> list[int | None]:
+    """Of its attempts."""
+    job = node.history[job_id].job if job_id in node.history else node.job(job_id)
+    return [attempt.peak_bytes for attempt in job.attempts]
+
+
+def with_processes(*pids: int, **more: object) -> tuple[Node, str]:
+    """A job under way, with these processes."""
+    node = node_of()
+    job_id = submitted(node, **more)
+    node.begins(job_id)
+    for pid in pids:
+        node.asks("alice", pid, token=_token(node, job_id))
+    return node, job_id
+
+
+def test_an_attempt_has_the_greatest_peak_of_its_processes() -> None:
+    node, job_id = with_processes(50, 51, 52)
+    node.dies(50, peak_bytes=5 * GIB)
+    node.releases("alice", 51, peak_bytes=7 * GIB)
+    node.dies(51, peak_bytes=1 * GIB)
+    assert peaks(node, job_id) == [None], "it has not ended"
+    node.job_ends(job_id, peak_bytes=6 * GIB)
+    assert peaks(node, job_id) == [7 * GIB]
+
+
+@pytest.mark.parametrize("exit_code", [0, 3, None])
+def test_the_peak_is_known_however_the_job_ends(exit_code: int | None) -> None:
+    node, job_id = with_processes(50)
+    node.job_ends(job_id, exit_code, peak_bytes=2 * GIB)
+    if exit_code != 0:
+        node.passes(endings.GPU_REPORT_NS // MS)
+    assert peaks(node, job_id) == [2 * GIB]
+
+
+def test_a_withdrawn_job_has_its_peak() -> None:
+    node, job_id = with_processes(50)
+    node.withdraws(job_id)
+    node.dies(50, peak_bytes=3 * GIB)
+    node.job_ends(job_id, None, signal=15)
+    assert node.history[job_id].job.state is JobState.WITHDRAWN
+    assert peaks(node, job_id) == [3 * GIB]
+
+
+def test_each_attempt_has_a_peak_of_its_own() -> None:
+    node, job_id = with_processes(50)
+    node.requeues(job_id)
+    node.job_ends(job_id, None, signal=15, peak_bytes=4 * GIB)
+    node.begins(job_id)
+    node.asks("alice", 60, token=_token(node, job_id))
+    node.dies(60, peak_bytes=1 * GIB)
+    node.job_ends(job_id)
+    assert peaks(node, job_id) == [4 * GIB, 1 * GIB]
+
+
+def test_a_process_that_left_the_lease_before_its_death_counts() -> None:
+    node, job_id = with_processes(50, 51)
+    node.releases("alice", 51)
+    node.dies(51, peak_bytes=8 * GIB)
+    node.job_ends(job_id, peak_bytes=1 * GIB)
+    assert peaks(node, job_id) == [8 * GIB]
+
+
+def test_a_peak_that_was_not_measured_is_not_known() -> None:
+    for unknown, known in ((None, 5 * GIB), (5 * GIB, None)):
+        node, job_id = with_processes(50)
+        node.dies(50, peak_bytes=unknown)
+        node.job_ends(job_id, peak_bytes=known)
+        assert peaks(node, job_id) == [None]
+
+
+def test_without_memory_in_the_ledger_there_is_no_peak() -> None:
+    node, job_id = with_processes(50)
+    node.dies(50)
+    node.job_ends(job_id)
+    on_cpu = submitted(node, gpus=0)
+    node.begins(on_cpu)
+    node.job_ends(on_cpu)
+    assert peaks(node, job_id) == peaks(node, on_cpu) == [None]
+
+
+def test_the_peak_so_far_outlives_the_manager() -> None:
+    node, job_id = with_processes(50, 51)
+    node.dies(50, peak_bytes=9 * GIB)
+    node.restart(gone=[51])
+    node.dies(51, peak_bytes=1 * GIB)
+    node.job_ends(job_id)
+    assert peaks(node, job_id) == [9 * GIB]
+
+
+def test_an_interactive_task_keeps_no_peak() -> None:
+    node = node_of()
+    node.asks("alice", 50, 1)
+    node.asks("alice", 51, token="another", ancestors=(50,))
+    node.dies(51, peak_bytes=9 * GIB)
+    task = node.task(50)
+    assert task is not None
+    assert task.peak_bytes == 0

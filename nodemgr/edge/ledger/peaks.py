@@ -1,0 +1,51 @@
+"""Peaks of memory: the most that a job's task had on one of its GPUs, by its env's ledger.
+
+Knows: the slots of a task's processes. Must not know: what becomes of the figure (core).
+
+Each process keeps its own peak on each GPU in its slot, which is cleared after its death. So the
+figure goes into the core with the event that takes a process out of its task. Of several
+processes on one GPU at once it is the sum of their peaks, each at its own time. A process over UDP
+has no slot, and a ledger may be lost with a manager: then the figure is None.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.model.entities import Process, ProcessKey, Task
+from nodemgr.core.state.node_state import State
+from nodemgr.edge.ledger.registry import Ledgers
+
+
+class Peaks:
+    """Reads the ledgers of one manager."""
+
+    def __init__(self, state: State, ledgers: Ledgers) -> None:
+        self._state, self._ledgers = state, ledgers
+
+    def of_task(self, task_id: str | None) -> int | None:
+        """Of the processes that the task has now; 0: it has none."""
+        task = self._state.tasks.get(task_id or "")
+        return 0 if task is None else self._of(task.env, self._members(task))
+
+    def at_leaving(self, key: ProcessKey) -> int | None:
+        """Of its job's task, now that this process leaves it; 0: it had no memory, or no job.
+
+        A process that left its task before adds what it had alone.
+        """
+        process = self._state.processes.get(key)
+        task = None if process is None else self._state.tasks.get(process.task_id)
+        if process is None or task is None or task.job_id is None:
+            return 0
+        own_bytes = self._of(process.env, [process])
+        if not own_bytes or process.fenced:
+            return own_bytes
+        return self._of(task.env, self._members(task))
+
+    def _members(self, task: Task) -> list[Process]:
+        return [self._state.processes[key] for key in task.processes]
+
+    def _of(self, env: str, members: list[Process]) -> int | None:
+        slots = [member.slot for member in members if member.slot is not None]
+        if len(slots) < len(members):
+            return None
+        generations = [member.generation for member in members]
+        return self._ledgers.peak(env, slots, generations) if slots else 0
