@@ -313,14 +313,15 @@ def test_the_number_of_steps_gives_an_expected_time(
     words = ("--predict", "--env", "alice", "--gpus", 1, "--hold")
     said = nodemgr("submit", *words, "--", "true")
     assert "run time unknown without the number of steps (--steps)" in said.stderr
-    said = nodemgr("submit", *words, "--steps", 10**9, "--unconfined", "--", "true")
+    more = ("--steps", 10**9, "--unconfined", "--limit", "5min")
+    said = nodemgr("submit", *words, *more, "--", "true")
     assert "unknown" not in said.stderr
-    assert [order.is_confined for order in orders] == [True, False]
+    assert [(order.is_confined, order.limit_s) for order in orders] == [(True, 60), (False, 300)]
     assert world.job("j1").run.expected_ms is None
     assert (world.job("j2").run.expected_ms or 0) > 0
 
 
-@pytest.mark.parametrize("option", [("--steps", "5"), ("--unconfined",)])
+@pytest.mark.parametrize("option", [("--steps", "5"), ("--limit", "2min"), ("--unconfined",)])
 def test_options_of_a_watched_command_need_one(nodemgr: Run, option: tuple[str, ...]) -> None:
     refused(
         nodemgr("submit", *option, "--env", "alice", "--", "true"),

@@ -106,6 +106,23 @@ WISHES = (
     VerbOption("--hold", help="The job waits until it is unheld: nodemgr queue unhold JOB."),
 )
 """The resources that a job may ask for; most of their keys are arguments of the order."""
+WATCHING = (
+    VerbOption(
+        "--steps",
+        kind=kinds.count(1),
+        help="With --predict: the training steps of the whole run, for its time.",
+    ),
+    VerbOption(
+        "--limit",
+        kind=kinds.DURATION,
+        help="With --predict: how long to watch COMMAND at most, e.g. 2min.",
+    ),
+    VerbOption(
+        "--unconfined",
+        help="With --predict: watch it without a private view of the disk and the network.",
+    ),
+)
+"""How --predict watches a command."""
 
 
 def wishes_of(said: Said) -> Dict[str, Any]:
@@ -189,9 +206,10 @@ def new_key() -> str:
 
 
 def run(said: Said) -> int:
-    if not said.predict and (said.steps is not None or said.unconfined):
-        option = "--unconfined" if said.unconfined else "--steps"
-        mistake(said.verb, prediction_messages.ONLY_WITH_PREDICT(option=option))
+    if not said.predict:
+        for option in WATCHING:
+            if getattr(said, option.key) not in (None, False):
+                mistake(said.verb, prediction_messages.ONLY_WITH_PREDICT(option=option.names[0]))
     if said.from_file is not None:
         from client_plugin.verbs.commands import batch
 
@@ -232,7 +250,7 @@ def _features(said: Said) -> Dict[str, Any]:
     from client_plugin.verbs.launch.watching import watched_findings
 
     try:
-        found = watched_findings(said.command, None, not said.unconfined, said.steps or 0)
+        found = watched_findings(said.command, said.limit, not said.unconfined, said.steps or 0)
     except Fault as fault:
         say(prediction_messages.SUBMITTED_WITHOUT(line=fault.message))
         return {}
@@ -338,15 +356,7 @@ VERB = Verb(
                 "its memory, share and time where no option names them."
             ),
         ),
-        VerbOption(
-            "--steps",
-            kind=kinds.count(1),
-            help="With --predict: the training steps of the whole run, for its time.",
-        ),
-        VerbOption(
-            "--unconfined",
-            help="With --predict: watch it without a private view of the disk and the network.",
-        ),
+        *WATCHING,
         RUN_DIR,
         VerbOption("command", rest=True),
     ),
