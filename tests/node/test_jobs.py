@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,12 +191,22 @@ def test_the_history_has_the_peak_of_a_jobs_memory_on_one_gpu(make_manager: Make
     assert "5.1 GiB" in nodemgr(manager, "history"), "with the context"
 
 
+def under_way(manager: Manager) -> dict[str, Any]:
+    """The row of the job that runs."""
+    found: dict[str, Any] = json.loads(nodemgr(manager, "queue", "--json"))["running"][0]
+    return found
+
+
 def test_the_peaks_of_jobs_that_do_not_end_by_themselves(make_manager: Make) -> None:
     manager = make_manager(simulate="2x8GiB")
     manager.quota("alice", 1)
     events = manager.events()
     held = submit(manager, "alice", script=f"sleep 600 | {HOLD} -b {3 * GIB}")
     events.expect("task.joined")
+    beside = ("peak_bytes", "utilization_percent", "duration_seconds")
+    while None in (figures := [under_way(manager)[key] for key in beside]):
+        pass  # it allocates after it joined, and is younger than the first reading
+    assert (figures[0] // GIB, figures[1]) == (3, 0)
     nodemgr(manager, "queue", "withdraw", held)
     array = submit(manager, "alice", "--array", "0-1", script=f"{HOLD} -b {GIB} < /dev/null")
     none = submit(manager, "alice", script="true")

@@ -37,7 +37,7 @@ COLUMNS = (
         "WAITED", lambda j: tables.seconds(_between(j, "entered", "started")), right=True, spare=3
     ),
     Column("RAN", lambda j: tables.seconds(_between(j, "started", "ended")), right=True),
-    Column("PEAK", lambda j: tables.size(j.get("peak_bytes")), right=True, spare=6, optional=True),
+    Column("PEAK", cells.peak, right=True, spare=6, optional=True),
     Column("PREDICTED", cells.predicted, right=True, spare=6, optional=True),
     Column("ENDED", lambda j: _moment(j["ended"])),
     Column("USER", lambda j: j["user"], spare=5),
@@ -49,7 +49,7 @@ ATTEMPTS = (
     Column("START", lambda a: a["number"], right=True),
     Column("STARTED", lambda a: _moment(a["started"])),
     Column("RAN", lambda a: tables.seconds(_between(a, "started", "ended")), right=True),
-    Column("PEAK", lambda a: tables.size(a.get("peak_bytes")), right=True, optional=True),
+    Column("PEAK", cells.peak, right=True, optional=True),
     Column("EXIT", lambda a: exit_word(a), right=True),
     Column("GPUS", lambda a: tables.gpu_list(a["gpu_indices"])),
     Column("WHY", lambda a: a["why"] or None, rest=True),

@@ -173,6 +173,11 @@ def predicted(row: TableRow) -> Optional[str]:
     return ", ".join([part for part in parts if part]) or None
 
 
+def peak(row: TableRow) -> Optional[str]:
+    """The most memory that a job had on one GPU."""
+    return tables.size(row.get("peak_bytes"))
+
+
 def _known(rows: Sequence[TableRow], key: str) -> List[int]:
     return sorted(row[key] for row in rows if row.get(key) is not None)
 
@@ -232,7 +237,7 @@ def folded(rows: Sequence[TableRow]) -> List[TableRow]:
 
 
 def _array(group: Sequence[TableRow]) -> TableRow:
-    """The first row, with the array's name in place of the job's.
+    """The first row, with the array's name in place of the job's, and the greatest peak.
 
     The name is replaced also in the order that the row's reason proposes.
     """
@@ -241,4 +246,8 @@ def _array(group: Sequence[TableRow]) -> TableRow:
     reason = first["reason"].replace(
         f"nodemgr queue unhold {first['id']}", f"nodemgr queue unhold {array}"
     )
-    return {**first, "id": f"{array} ({len(group)} jobs)", "reason": reason}
+    peak_bytes = max([row.get("peak_bytes") or 0 for row in group]) or None
+    return {
+        **first, "id": f"{array} ({len(group)} jobs)", "reason": reason, "peak_bytes": peak_bytes,
+        "utilization_percent": None,
+    }  # fmt: skip

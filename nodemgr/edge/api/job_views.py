@@ -14,14 +14,16 @@ from typing import Any
 from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.lifecycle.leasing import record_id
 from nodemgr.core.model import job_ids
-from nodemgr.core.model.entities import Ended, Job, Request, Resize
+from nodemgr.core.model.entities import Ended, Job, Request, Resize, Task
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import start_estimates
 from nodemgr.core.scheduler.preference import chosen_line
-from nodemgr.core.views import gpu_health, job_rows
+from nodemgr.core.views import figures, gpu_health, job_rows
+from nodemgr.core.views.figures import Readings
 from nodemgr.edge.api import job_arguments
+from nodemgr.edge.api.views import Views
 from nodemgr.edge.engine.daemon import Daemon
-from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
+from nodemgr.edge.rpc.operation import JsonText, Later, OperationError, Reply
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.reader import AttemptOutcome, HistoryQuery, HistoryReader, PastFault
 from nodemgr.messages import jobs
@@ -36,6 +38,8 @@ MAX_EXPECTED = 200
 
 All other requests wait during this work.
 """
+MAX_FIGURED = 200
+"""The most jobs of a page with figures; those of further jobs are null."""
 SECOND_NS = 1_000_000_000
 EXPECTED_NS = 1_000_000_000
 """How long the estimates count while nothing changes: for all pages of one list."""
@@ -46,17 +50,20 @@ _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 class JobViews:
     """Reads everything, changes nothing."""
 
-    def __init__(self, daemon: Daemon, past: HistoryReader) -> None:
+    def __init__(self, daemon: Daemon, past: HistoryReader, views: Views) -> None:
+        """`views` has the readings of the tasks' figures."""
         self._daemon = daemon
         self._past = past
+        self._views = views
         self._expected_starts: dict[str, start_estimates.StartEstimate] = {}
         self._expected_version = -1
         self._expected_until_ns = 0
 
-    def queue(self, env: str | None, after: job_rows.Cursor, limit: int) -> dict[str, Any]:
+    def queue(self, env: str | None, after: job_rows.Cursor, limit: int) -> dict[str, Any] | Later:
         """A page of all waiting requests and running jobs.
 
-        It takes some milliseconds at most, because all other work waits meanwhile.
+        It takes some milliseconds at most, because all other work waits meanwhile. With a task of a
+        job on it, it waits for the figures.
         """
         clock = self._daemon.clock
         now_ns = clock.monotonic_ns()
@@ -71,11 +78,44 @@ class JobViews:
         for row, expected in zip(rows, self._expected(row["request"] for row in rows), strict=True):
             row |= expected
         health = {"store": self._daemon.journal.health(), "launcher": self._daemon.jobs.health()}
-        told = {"queue": rows, "queues": self._queues(), **health}
-        return {
+        told = {
             "schema_version": SCHEMA_VERSION,
-            **told,
+            "queue": rows,
+            "queues": self._queues(),
+            **health,
             "after": None if end is None else job_arguments.written(end),
+        }
+        if not any(self._task_of(row) for row in rows):
+            return self._with_figures(told)
+        return self._views.later(lambda reply: reply(self._with_figures(told)))
+
+    def _task_of(self, row: Mapping[str, Any]) -> Task | None:
+        """The task of the row's job, while it has one."""
+        job = self._daemon.state.jobs.get(row["job"] or "")
+        return None if job is None else self._daemon.state.tasks.get(job.task_id or "")
+
+    def _with_figures(self, told: dict[str, Any]) -> dict[str, Any]:
+        """The page with the present figures of the first MAX_FIGURED tasks of its jobs."""
+        readings, left = self._views.readings(), MAX_FIGURED
+        for row in told["queue"]:
+            task = self._task_of(row) if left else None
+            left -= task is not None
+            row |= self._figures(task, readings)
+        return told
+
+    def _figures(self, task: Task | None, readings: Readings) -> dict[str, int | None]:
+        """The fields that stand beside a job's forecast."""
+        if task is None:
+            return dict.fromkeys(("peak_bytes", "utilization_percent", "duration_seconds"))
+        daemon = self._daemon
+        now_bytes = daemon.peaks.of_task(task.task_id)
+        known = now_bytes is not None and task.peak_bytes is not None
+        return {
+            "peak_bytes": max(now_bytes or 0, task.peak_bytes or 0) or None if known else None,
+            "utilization_percent": figures.of_task(
+                daemon.state, task, readings
+            ).utilization_percent,
+            "duration_seconds": max(0, daemon.clock.monotonic_ns() - task.since_ns) // SECOND_NS,
         }
 
     def _queues(self) -> list[dict[str, Any]]:

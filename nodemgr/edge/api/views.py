@@ -87,7 +87,7 @@ class Views:
         not block the loop. A row has the state at its turn. A task that ended before its turn has
         no row. A task that began after the call is in the next status.
         """
-        return self._later(self.reply_status, env)
+        return self.later(lambda reply: self.reply_status(env, reply))
 
     def when_figures(self, then: Callable[[], None]) -> None:
         """Call back when the next status or figures need not wait for a reading."""
@@ -99,14 +99,14 @@ class Views:
 
     def figures(self, env: str | None = None) -> Later:
         """The part of a status that changes without an event, for a view that shows it live."""
-        return self._later(self._reply_figures, env)
+        return self.later(lambda reply: self._reply_figures(env, reply))
 
-    def _later(self, make: Callable[[str | None, Reply], None], env: str | None) -> Later:
+    def later(self, make: Callable[[Reply], None]) -> Later:
         """The answer of `make` once the figures are read; a fault of ours is an answer, too."""
 
         def answer(reply: Reply) -> None:
             try:
-                make(env, reply)
+                make(reply)
             except Exception as error:
                 reply(_internal_fault(error))
 

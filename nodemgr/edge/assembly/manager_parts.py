@@ -174,7 +174,7 @@ class ManagerParts:
         self.views = Views(daemon, settings, self._base.store)
         self.job_orders = orders = JobOperations(
             daemon,
-            JobViews(daemon, self._past),
+            JobViews(daemon, self._past, self.views),
             self._hosts,
             settings.group,
             ForecastOperations(

@@ -79,6 +79,20 @@ def test_the_forecast_of_a_job_has_a_span_for_each_figure() -> None:
     assert cells.predicted({"predicted": rows}) == expected
 
 
+def test_the_jobs_of_an_array_are_one_row_with_the_greatest_peak() -> None:
+    row = {"state": "running", "reason": "", "utilization_percent": 40}
+    (together,) = cells.folded(
+        [
+            {**row, "id": f"j1.{index}", "peak_bytes": peak_bytes}
+            for index, peak_bytes in enumerate((None, 3 << 30, 2 << 30))
+        ]
+    )
+    assert together["id"] == "j1 (3 jobs)"
+    assert cells.peak(together) == tables.size(3 << 30)
+    assert cells.peak({**row, "peak_bytes": None}) is None
+    assert together["utilization_percent"] is None
+
+
 def test_the_forecast_of_a_task_has_what_was_predicted() -> None:
     assert cells.predicted({}) is cells.predicted({"predicted": None}) is None
     row = {"memory_bytes": 5 << 30, "utilization_percent": 40, "run_seconds": 60}
