@@ -5,8 +5,9 @@ not know: the use of samples (core/forecast).
 
 A job has features if it was submitted with them; any other task, if a process of its environment
 announced them with the task's token. Readings are made every two seconds while such a task runs:
-the memory that its processes have in the ledger, the utilisation of its GPUs, the steps that it
-reports. After a restart of the manager those of a job begin anew, and announced features are lost.
+the utilisation of its GPUs, the steps that it reports, and the memory that its processes have in
+the ledger; a job's end has its exact peak. After a restart of the manager the readings of a job
+begin anew, and announced features are lost.
 A sample is stored after the step in which its task ended: a manager that is killed between the two
 loses it.
 """
@@ -57,7 +58,10 @@ class Followed:
     predicted: Predicted
     is_first: bool = True
     """False: earlier work of the same processes may have made the peak of their memory."""
+    attempt: int = 0
+    """Of the job."""
     peak_bytes: int = 0
+    """Of the readings."""
     used_since_ns: int | None = None
     """The first reading in which its processes had memory on a GPU."""
     percents: Counter[int] = field(default_factory=Counter)
@@ -208,7 +212,8 @@ class SampleRecorder:
         found, predicted = self._features(job), _predicted(job.run.predicted, name)
         if found is None:
             return None
-        return Followed(job.job_id, SampleOwner(job.env, job.user), name, found, predicted)
+        owner = SampleOwner(job.env, job.user)
+        return Followed(job.job_id, owner, name, found, predicted, attempt=job.attempt)
 
     def _of_announced(self, task: Task, name: str) -> Followed | None:
         row = self._announced.get(task.env, {}).get(task.token)
@@ -274,7 +279,8 @@ class SampleRecorder:
         """
         if self._is_closed:
             return
-        is_done = self._has_ended_well(followed.job_id)
+        job = self._job(followed.job_id)
+        is_done = job is not None and job.state is JobState.DONE
         step_ns, steps = followed.pace()
         if step_ns is None and not is_done:
             return
@@ -290,7 +296,7 @@ class SampleRecorder:
                 driver=self._daemon.gpus.last.driver_version,
                 features=followed.features,
                 run_ms=held_ns // MS,
-                peak_bytes=(followed.peak_bytes or None) if followed.is_first else None,
+                peak_bytes=_peak_bytes(followed, job),
                 utilization_percent=followed.median_percent,
                 step_ns=step_ns,
                 steps=steps,
@@ -298,14 +304,23 @@ class SampleRecorder:
             )
         )
 
-    def _has_ended_well(self, job_id: str | None) -> bool:
+    def _job(self, job_id: str | None) -> Job | None:
+        """As it is now, living or ended; None: an interactive task, or the store fails."""
         if job_id is None or job_id in self._daemon.state.jobs:
-            return False
+            return self._daemon.state.jobs.get(job_id or "")
         try:
             ended = self._daemon.journal.ended(job_id, 1)
         except (StoreFailed, EncodingError):
-            return False
-        return any(row.job.state is JobState.DONE for row in ended)
+            return None
+        return ended[0].job if ended else None
+
+
+def _peak_bytes(followed: Followed, job: Job | None) -> int | None:
+    """The exact peak of a job's attempt; of an interactive task that of the readings."""
+    if followed.job_id is None:
+        return (followed.peak_bytes or None) if followed.is_first else None
+    attempts = () if job is None else job.attempts
+    return next((one.peak_bytes for one in attempts if one.number == followed.attempt), None)
 
 
 def _predicted(rows: tuple[PredictedRun, ...], name: str) -> Predicted:

@@ -24,6 +24,7 @@ from nodemgr.core.model.entities import Progress
 from nodemgr.core.views.figures import Readings
 from nodemgr.edge.forecast import sample_recorder
 from nodemgr.edge.forecast.sample_recorder import Followed, SampleRecorder
+from nodemgr.edge.ledger.peaks import Peaks
 from tests.core.forecast.trainings import GIB, features, owner
 from tests.core.world import S
 from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
@@ -63,6 +64,15 @@ def test_a_job_that_ends_well_leaves_a_sample_with_its_forecast(world: World) ->
         "run_ms": 20_000,
     }  # fmt: skip
     assert found["features"] == feature_form.packed(features())
+
+
+def test_a_job_s_sample_has_the_peak_of_its_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Peaks, "of_task", lambda _self, _task_id: 5 * GIB)
+    world.until_ended(submit_predicted(world, "true"))
+    (found,) = until_stored(world, 1)
+    assert found["peak_bytes"] == 5 * GIB
 
 
 def test_a_job_with_a_forecast_counts_the_steps_of_its_optimizers(world: World) -> None:
