@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +77,53 @@ sys.path.insert(0, sys.argv[1])
 import nodemgr_client
 print(nodemgr_client.predict(None, None))
 """
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+import torch, nodemgr_client
+
+class Endless(torch.nn.Linear):
+    def forward(self, inputs):
+        os.write(int(sys.argv[2]), b"x")
+        while True:
+            time.sleep(1)
+
+def end():
+    os.read(int(sys.argv[3]), 1)
+    os.kill(os.getpid(), int(sys.argv[4]))
+
+threading.Thread(target=end, daemon=True).start()
+try:
+    nodemgr_client.predict(Endless(4, 4), torch.zeros(2, 4))
+except KeyboardInterrupt:
+    print(os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+        and open(f"/proc/self/task/{os.getpid()}/children").read().split())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_prediction_leaves_no_process(number: int) -> None:
+    """The child has the writing end of `alive`: its end is that of the file."""
+    reading, writing = os.pipe()
+    alive, held = os.pipe()
+    os.set_inheritable(held, True)
+    words = [str(ROOT / "sitecustomize"), str(writing), str(reading), str(int(number))]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", INTERRUPTED, *words],
+        stdout=subprocess.PIPE,
+        timeout=WAIT_LIMIT_S,
+        check=False,
+        pass_fds=(reading, writing, held),
+    )
+    for descriptor in (reading, writing, held):
+        os.close(descriptor)
+    ready, _, _ = select.select([alive], [], [], WAIT_LIMIT_S)
+    assert (ready, os.read(alive, 1)) == ([alive], b"")
+    os.close(alive)
+    if number == signal.SIGINT:
+        assert (done.returncode, done.stdout) == (0, b"[]\n")
 
 
 def test_without_a_framework_the_answer_is_a_reason() -> None:

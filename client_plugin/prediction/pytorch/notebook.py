@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Optional
 import torch
 
 from ...messages import prediction as messages
-from .. import findings, outcome
+from .. import confinement, findings, outcome
 from ..watch import Watched
 from .session import TrainingWatch
 
@@ -34,9 +34,13 @@ def predict(
 ) -> Dict[str, Any]:
     """`memory_bytes`, `features`, `reason`, `notes`; see nodemgr_client.predict."""
     reading, writing = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         os.close(reading)
+        confinement.end_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before
+            os._exit(1)
         _answer(writing, lambda watch: _train(watch, model, batch, optimizer, loss))
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
@@ -46,18 +50,22 @@ def predict(
 
 
 def _read(source: int, child: int) -> Any:
-    """All that the child writes within the limit, and its end."""
+    """All that the child writes within the limit, and its end.
+
+    An interrupt (Ctrl-C in the cell) ends the child, too.
+    """
     parts = []
-    while select.select([source], [], [], LIMIT_S)[0]:
-        part = os.read(source, 65_536)
-        if not part:
-            break
-        parts.append(part)
-    else:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return b"", None
-    return b"".join(parts), os.waitpid(child, 0)[1]
+    is_whole = False
+    try:
+        while not is_whole and select.select([source], [], [], LIMIT_S)[0]:
+            part = os.read(source, 65_536)
+            parts.append(part)
+            is_whole = not part
+    finally:
+        if not is_whole:
+            os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+    return (b"".join(parts), status) if is_whole else (b"", None)
 
 
 def _answer(writing: int, train: Callable[[TrainingWatch], None]) -> None:
