@@ -538,6 +538,67 @@ def test_a_saved_file_is_loaded_again(tmp_path: Path, programs: Forks, before: s
     assert {"checkpoint.pt", "small.pt"} <= {path.name for path in tmp_path.iterdir()}
 
 
+KINDS = """
+import io, torch, torch.nn as nn
+class Tagged(nn.Parameter):
+    def hello(self):
+        return "hello"
+class Image(torch.Tensor):
+    pass
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = Tagged(torch.ones(3))
+        self.scale.group = "scales"
+        self.first, self.norm = nn.LazyLinear(8), nn.LazyBatchNorm1d(device="cuda")
+        self.first.weight.tag = [1]
+    def forward(self, x):
+        return self.norm(self.first(x * self.scale))
+model = Layer().cuda()
+assert model.scale.is_cuda and isinstance(model.scale, Tagged)
+assert isinstance(model.scale, nn.Parameter)
+assert model.scale.group == "scales" and model.scale.hello() == "hello"
+model(torch.ones(2, 3).cuda())
+assert type(model.first) is nn.Linear
+assert model.first.weight.is_cuda and model.norm.running_mean.is_cuda
+assert model.first.weight.shape == (8, 3) and model.first.weight.tag == [1]
+image = torch.ones(2, 3).as_subclass(Image).cuda()
+image.source = "file"
+assert isinstance(image + 1, Image) and isinstance(image * torch.ones(3).cuda(), Image)
+assert type(image.cpu()) is Image
+file = io.BytesIO()
+real = torch.ones(1).as_subclass(Image)
+torch.save({"model": model, "image": image, "scale": model.scale, "real": real}, file)
+for place in (None, "cpu"):
+    file.seek(0)
+    state = torch.load(file, place, weights_only=False)
+    assert isinstance(state["image"], Image) and state["image"].source == "file"
+    assert state["scale"].group == "scales" and isinstance(state["scale"], nn.Parameter)
+    assert state["model"].first.weight.tag == [1]
+    assert state["image"].is_cuda == (place is None)
+    assert type(state["real"]) is Image
+file.seek(0)
+assert isinstance(torch.load(file, "cuda", weights_only=False)["real"], Image)
+file = io.BytesIO()
+model.load_state_dict(model.state_dict())
+optimizer = torch.optim.Adam(model.parameters())
+while True:
+    model(image).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("before", ["", OTHER_VERSION], ids=["hybrid", "meta"])
+def test_a_tensor_keeps_its_class_and_attributes(
+    tmp_path: Path, programs: Forks, before: str
+) -> None:
+    seen = programs.run(written(KINDS, tmp_path), before)
+    answer = findings.find(seen, WAIT_LIMIT_S)
+    assert answer.features is not None, (answer.reason, seen.last_line)
+    assert answer.features["richer"]["parameters"] == 3 + 3 * 8 + 8 + 2 * 8
+
+
 UNCONFINED = """
 import os
 os.environ["NODEMGR_PREDICT_CONFINED"] = "0"

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 from ...messages import prediction as messages
 from ...messages.form import MessageLine
 from .. import outcome
+from . import tensor_kinds
 from .shadows import Shadows
 
 CPU = torch.device("cpu")
@@ -81,8 +82,11 @@ class CheckpointLoad:
         return self._like(one, self._shared(_form(one), one.detach().cuda)) if is_moved else one
 
     def rebuilt(
-        self, form: Form, is_parameter: bool, requires_grad: bool, known: Optional[torch.Tensor]
-    ) -> torch.Tensor:
+        self, form: Form, is_parameter: bool, requires_grad: bool, known: Optional[torch.Tensor],
+        kind: Any, attributes: Dict[str, Any],
+    ) -> torch.Tensor:  # fmt: skip
+        """`kind`: None, or a class of the program's own. PyTorch saves none of a parameter."""
+
         def fresh() -> torch.Tensor:
             _storage, shape, stride, dtype = form
             made = torch.empty_strided(shape, stride, dtype=dtype, device=self._device(form))
@@ -90,8 +94,11 @@ class CheckpointLoad:
 
         tensor = self._shared(form, fresh)
         if is_parameter:
-            return torch.nn.Parameter(tensor, requires_grad)
-        return tensor.requires_grad_(requires_grad)
+            tensor = torch.nn.Parameter(tensor, requires_grad)
+        else:
+            tensor = tensor_kinds.become(tensor.requires_grad_(requires_grad), kind or torch.Tensor)
+        vars(tensor).update(attributes)
+        return tensor
 
     def _shared(self, form: Form, make: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Tensors that shared a storage and a shape share one again."""
@@ -102,8 +109,11 @@ class CheckpointLoad:
     def _like(self, source: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         """Of the same kind: a leaf of the graph stays one."""
         if isinstance(source, torch.nn.Parameter):
-            return torch.nn.Parameter(tensor, source.requires_grad)
-        return tensor.requires_grad_(source.requires_grad)
+            tensor = torch.nn.Parameter(tensor, source.requires_grad)
+        else:
+            tensor = tensor_kinds.become(tensor, type(source)).requires_grad_(source.requires_grad)
+        vars(tensor).update(vars(source))
+        return tensor
 
 
 class LoadsUnderWay(threading.local):
@@ -142,7 +152,10 @@ def install(
             abstain(messages.PICKLED_UNCONFINED())
         is_parameter = isinstance(one, torch.nn.Parameter)
         known = shadows.of(one) if one.is_contiguous() else None
-        return _rebuilt, (_form(one), is_parameter, one.requires_grad, known)
+        kind = None if is_parameter else tensor_kinds.kind(one)
+        kind = None if kind is torch.Tensor else kind
+        own = tensor_kinds.attributes(one)
+        return _rebuilt, (_form(one), is_parameter, one.requires_grad, known, kind, own)
 
     _move_storages()
     for kind in (torch.Tensor, torch.nn.Parameter):

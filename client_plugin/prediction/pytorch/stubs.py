@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ...messages import prediction as messages
 from ...messages.form import MessageLine
 from .. import outcome
-from . import checkpoints
+from . import checkpoints, tensor_kinds
 from .hybrid import Hybrid
 from .ranks import Ranks
 
@@ -185,6 +185,7 @@ def install(
     _memory(hybrid)
     _tensors()
     _addresses(hybrid.is_fake)
+    tensor_kinds.install(hybrid.is_fake)
     _modules(hybrid, ranks)
     _inputs(hybrid)
     _optimizers()
@@ -267,7 +268,8 @@ def _modules(hybrid: Hybrid, ranks: Ranks) -> None:
                 self._parameters[name] = _moved_parameter(parameter, fn, moved)
         for name, buffer in self._buffers.items():
             if buffer is not None:
-                self._buffers[name] = fn(buffer)
+                is_lazy = torch.nn.parameter.is_lazy(buffer)
+                self._buffers[name] = tensor_kinds.place(buffer, fn) if is_lazy else fn(buffer)
         return self
 
     def follow(optimizer: Any, *_args: Any) -> None:
@@ -305,12 +307,16 @@ def _inputs(hybrid: Hybrid) -> None:
 
 def _moved_parameter(parameter: Any, fn: Callable[[Any], Any], moved: Any) -> Any:
     with torch.no_grad():
+        if torch.nn.parameter.is_lazy(parameter):
+            return tensor_kinds.place(parameter, fn)
         if parameter in moved:
             return moved[parameter]
         data = fn(parameter)
         if data is parameter:
             return parameter
         fresh = torch.nn.Parameter(data, parameter.requires_grad)
+        tensor_kinds.become(fresh, tensor_kinds.kind(parameter))
+        vars(fresh).update(tensor_kinds.attributes(parameter))
         if parameter.grad is not None:
             fresh.grad = fn(parameter.grad)
     moved[parameter] = fresh
