@@ -422,6 +422,27 @@ def test_a_training_without_an_optimizer_stops_after_three_gradients(
     assert [one.get("backwards") for one in seen.outcomes.values()] == [3], seen.last_line
 
 
+LBFGS = """
+import torch
+weight = torch.ones(1 << 20, device="cuda", requires_grad=True)
+optimizer = torch.optim.LBFGS([weight], history_size=20)
+def closure():
+    optimizer.zero_grad()
+    loss = weight.square().sum()
+    loss.backward()
+    return loss
+while True:
+    optimizer.step(closure)
+"""
+
+
+def test_the_history_of_lbfgs_is_full(tmp_path: Path, programs: Forks) -> None:
+    answer = found(LBFGS, tmp_path, programs)
+    assert answer.features is not None, answer.reason
+    assert 40 << 22 <= answer.features["memory"]["peak_bytes"] <= 60 << 22
+    assert any("(the history of LBFGS)" in str(note) for note in answer.notes)
+
+
 def test_a_training_that_ends_after_a_gradient_has_its_memory(
     tmp_path: Path, programs: Forks
 ) -> None:
@@ -782,6 +803,11 @@ REASONS = {
     "makes a tensor with the layout torch.sparse_coo, whose memory depends on values": """
         layer = torch.nn.Embedding(8, 8, sparse=True).cuda()
         layer(torch.ones(2, dtype=torch.long).cuda()).sum().backward()
+        """,
+    "with the layout torch.jagged, whose memory depends on values": """
+        rows = [torch.ones(2, 4), torch.ones(3, 4)]
+        nested = torch.nested.nested_tensor(rows, device="cuda", layout=torch.jagged)
+        torch.nn.Linear(4, 4).cuda()(nested)
         """,
     "operator aten._to_sparse.default has no form": """
         import multiprocessing

@@ -54,6 +54,7 @@ class Hybrid(TorchDispatchMode):
         leaves = tree_leaves((args, kwargs))
         if not self.is_on or not any(map(self._touches_gpu, leaves)):
             return func(*args, **kwargs)
+        self._refuse_nested(func, leaves)
         name = func._schema.name.partition("::")[2]
         if name == "_local_scalar_dense":
             return self.shadows.value(args[0])
@@ -68,6 +69,12 @@ class Hybrid(TorchDispatchMode):
         out = tree_map(lambda one: self._home(one, args), out)
         self.shadows.follow(name, func, args, kwargs, out)
         return out
+
+    def _refuse_nested(self, func: Any, leaves: List[Any]) -> None:
+        for one in leaves:
+            if isinstance(one, torch.Tensor) and one.is_nested:
+                self._give_up(messages.LAYOUT_NOT_FOLLOWED(operator=func, layout=one.layout))
+                raise NotImplementedError(str(self.trouble))
 
     def is_fake(self, one: Any) -> bool:
         return self.form.is_on_gpu(one)

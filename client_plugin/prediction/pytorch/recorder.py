@@ -55,6 +55,8 @@ class Recorder:
         self._alive: Dict[int, Tuple[Any, int, int]] = {}
         self.has_products = False
         """Whether cuBLAS was used."""
+        self.later_bytes = 0
+        """Memory that steps after the recorded ones keep."""
         self._count = 0
 
     def storage(self, tensor: torch.Tensor) -> None:
@@ -86,10 +88,9 @@ class Recorder:
         self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
 
     def with_libraries(self) -> List[StorageEvent]:
-        """The events, with the memory that libraries take for themselves."""
-        if not self.has_products:
-            return self.events
-        return [StorageEvent(-1, operation_costs.MATRIX_WORKSPACE_BYTES), *self.events]
+        """The events, with the memory that libraries take for themselves, and later steps."""
+        workspace = operation_costs.MATRIX_WORKSPACE_BYTES if self.has_products else 0
+        return [StorageEvent(-1, workspace), StorageEvent(-2, self.later_bytes), *self.events]
 
     def passing(self, size: int) -> None:
         """Memory that a kernel takes and gives back."""

@@ -176,6 +176,8 @@ class TrainingWatch:
             return
         self.parameters.update((id(one), one.numel()) for one in parameters)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        if isinstance(optimizer, torch.optim.LBFGS):
+            self._fill_history(optimizer, parameters)
         is_alone = self.steps[id(optimizer)] >= ALONE_STEPS
         if is_alone or all(steps >= ENOUGH_STEPS for steps in self.steps.values()):
             self.recorder.step_ended()
@@ -185,6 +187,14 @@ class TrainingWatch:
             self._write(self.result())
         else:
             self._note_phase()
+
+    def _fill_history(self, optimizer: Any, parameters: List[Any]) -> None:
+        """LBFGS keeps two flat tensors of each of its last iterations: two steps made few."""
+        made = len(optimizer.state[parameters[0]].get("old_dirs", ()))
+        size = sum(one.numel() * one.element_size() for one in parameters)
+        missing = optimizer.param_groups[0]["history_size"] - made
+        self.recorder.later_bytes = 2 * missing * size
+        self.hybrid.bounded.add("the history of LBFGS")
 
     def _note_phase(self) -> None:
         """The last state that a time limit finds; a result stays."""
