@@ -206,6 +206,13 @@ def test_the_next_generation_begins_without_a_peak(ledger: Ledger) -> None:
     assert (ledger.peak([0], [1]), ledger.peak([0], [7])) == (0, 0)
 
 
+def test_a_peak_of_another_generation_gives_way_to_the_first_of_this_one(ledger: Ledger) -> None:
+    """A process that is ended while it writes its peak may write after the clearing."""
+    os.pwrite(ledger.fds[1], (9 << 48 | 70 * GIB).to_bytes(8, "little"), _peaks_at(ledger))
+    Client(ledger).reserve(2 * GIB)
+    assert ledger.peak([0], [0]) == 2 * GIB
+
+
 def test_the_peak_of_a_slot_that_is_none_is_zero(ledger: Ledger) -> None:
     assert ledger.peak([SLOTS, (1 << 32) - 1], [0, 0]) == 0
 
