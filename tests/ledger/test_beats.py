@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pytest
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.ledger.native_ledger import SLOTS, Ledger, SlotState
+from nodemgr.edge.ledger.native_ledger import ROWS, SLOTS, Ledger, SlotState
 
 S = 10**9
-BEATS_AT = -8 * SLOTS
+BEATS_AT = -8 * SLOTS * (1 + ROWS)
 """The offset of the beat words from the end of the usage file."""
 
 
