@@ -183,13 +183,14 @@ def install(
 def _move_storages() -> None:
     """A storage is moved to the GPU by a function that `torch.load` asks."""
     storage: Any = torch.UntypedStorage
-    plain = storage.to
+    plain: Any = getattr(storage, "to", None)  # older versions have `cuda` alone
 
     def to(self: Any, *, device: Any, **kwargs: Any) -> Any:
         is_gpu = torch.device(device).type == "cuda"
         return StorageOnGPU(self) if is_gpu else plain(self, device=device, **kwargs)
 
-    storage.to = to
+    if plain is not None:
+        storage.to = to
     storage.cuda = lambda self, *_args, **_kwargs: StorageOnGPU(self)
     torch.serialization.register_package(0, lambda _storage: None, _restored)
 
