@@ -62,6 +62,20 @@ def test_each_gpu_model_has_a_line(order: Any, capsys: pytest.CaptureFixture[str
     assert lines[6].startswith("own ")
 
 
+def test_a_learned_time_has_its_error(
+    order: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Learned(Node):
+        def ask(self, verb: str, features: Any, models: Any = ()) -> Any:
+            answer = super().ask(verb, features)
+            answer["models"][0] |= {"source": "learned", "error_percent": 12}
+            return answer
+
+    monkeypatch.setattr(choice, "users_way", lambda _whom: Learned())
+    assert verbs.main(["predict", "--", sys.executable, "x.py"]) == 0
+    assert "learned (error 12 %)" in capsys.readouterr().out
+
+
 def test_a_missing_run_time_has_its_remedy(order: Any, capsys: pytest.CaptureFixture[str]) -> None:
     line = "Run times need the number of steps of the whole run: name it with --steps."
     for words, is_there in (((), True), (("--steps", "100"), False)):

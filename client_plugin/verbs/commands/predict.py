@@ -33,7 +33,7 @@ COLUMNS = (
     Column("USE", lambda row: _percent(row), right=True),
     Column("STEP", lambda row: _step(row), right=True),
     Column("RUN", lambda row: tables.seconds(row["run_seconds"]), right=True),
-    Column("FROM", lambda row: SOURCES.get(row["source"], row["source"])),
+    Column("FROM", lambda row: _source(row)),
     Column("", lambda row: row["reason"]),
 )
 
@@ -52,6 +52,13 @@ def _step(row: TableRow) -> Optional[str]:
     unit, factor = ("s", 1) if seconds >= 1 else ("ms", 1_000)
     text = f"{seconds * factor:.3g} {unit}"
     return text if low is None else f"{text} ({low * factor:.3g} to {high * factor:.3g})"
+
+
+def _source(row: TableRow) -> str:
+    """A learned time with its mean error on the newest runs."""
+    source: str = SOURCES.get(row["source"]) or row["source"]
+    percent = row["error_percent"]
+    return source if percent is None else f"{source} (error {percent} %)"
 
 
 def run(said: Said) -> int:

@@ -70,6 +70,8 @@ class PredictedFigure:
     number: float
     interval: Interval | None
     source: Source
+    error_percent: int | None = None
+    """Of a learned time: the mean error on the newest samples; None: not learned."""
 
 
 @value
@@ -223,10 +225,17 @@ def _step(
         least_ns, most_ns = estimate.step_ns / MAX_TIME_FACTOR, estimate.step_ns * MAX_TIME_FACTOR
         step_ns = min(max(step_ns, least_ns), most_ns)
         reach = conformal.reach(net.card.residuals)
-        return PredictedFigure(step_ns, conformal.around_factor(step_ns, reach), Source.LEARNED)
+        interval = conformal.around_factor(step_ns, reach)
+        return PredictedFigure(step_ns, interval, Source.LEARNED, _percent(net.card.error))
     return PredictedFigure(
         estimate.step_ns, _prior_interval(estimate.step_ns, net), Source.ROOFLINE
     )
+
+
+def _percent(log_error: float) -> int:
+    """A mean error of logarithms as percent of the figure; no time is off by a larger factor."""
+    factor = math.exp(min(log_error, math.log(MAX_TIME_FACTOR)))
+    return round(100 * (factor - 1))
 
 
 def _prior_interval(step_ns: float, net: Network | None) -> Interval | None:
@@ -407,6 +416,7 @@ def _row(row: ModelForecast) -> dict[str, Any]:
         "run_seconds": None if row.run_ms is None else row.run_ms / 1000,
         "interval": interval or None,
         "source": row.source.value,
+        "error_percent": None if row.step_ns is None else row.step_ns.error_percent,
         "reason": row.reason,
     }
 

@@ -51,6 +51,15 @@ def test_a_network_corrects_the_estimate_with_an_interval() -> None:
     assert found.step_ns.number == 2 * plain.number
     low, high = found.step_ns.interval or (0, 0)
     assert low < found.step_ns.number < high
+    assert (plain.error_percent, found.step_ns.error_percent) == (None, 11)  # e to the 0.1
+
+
+def test_a_file_with_an_error_without_bounds_has_an_error_within_them() -> None:
+    body = weights(error=900.0)
+    body["networks"]["time"]["card"]["prior_error"] = 1_000.0
+    found = predicted(Known(networks=network.parse(text(body))))
+    assert found.step_ns is not None
+    assert found.step_ns.error_percent == 100 * (prediction.MAX_TIME_FACTOR - 1)
 
 
 def test_a_network_is_not_used_far_from_its_samples_or_while_it_is_no_better() -> None:
@@ -172,7 +181,7 @@ def test_the_prediction_set_has_every_model_and_the_answer_its_form() -> None:
     }  # fmt: skip
     keys = {
         "name", "memory_bytes", "memory_margin_bytes", "utilization_percent", "step_seconds",
-        "run_seconds", "interval", "source", "reason",
+        "run_seconds", "interval", "source", "error_percent", "reason",
     }  # fmt: skip
     assert all(set(row) == keys for row in answer["models"])
     assert answer["reason"] is None
