@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import json
 import os
-from typing import Any, Dict, Iterable, Optional
+from typing import Any, Dict, Iterable, Optional, Tuple
 
 VARIABLE = "NODEMGR_PREDICT"
 """The directory for outcomes; set: the process is watched and takes no lease."""
@@ -89,5 +89,8 @@ def best(outcomes: Iterable[WatchOutcome]) -> Optional[WatchOutcome]:
     if trained:
         return max(trained, key=lambda one: int(one["reserved_peak_bytes"]))
     reasons = [one for one in known if "reason" in one]
-    rank = lambda one: (bool(one["is_certain"]), bool(one.get("is_crash")))  # noqa: E731
-    return max(reasons, key=rank, default=None)
+    return max(reasons, key=_rank, default=None)
+
+
+def _rank(reason: WatchOutcome) -> Tuple[bool, bool]:
+    return bool(reason["is_certain"]), bool(reason.get("is_crash"))

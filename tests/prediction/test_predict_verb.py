@@ -118,6 +118,19 @@ def test_without_a_manager_the_memory_is_known(
     assert answer["reason"].startswith("times are not predicted: ")
 
 
+def test_an_environment_that_is_not_there_is_refused_before_the_command_is_watched(
+    order: list[WatchOrder], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(whom: Any) -> Any:
+        choice.refuse_env("/", whom.env)
+
+    monkeypatch.setattr(choice, "users_way", none)
+    words = ["predict", "--env", "nobody", "--", sys.executable, "x.py"]
+    assert verbs.main(words) == Exit.QUOTA_REFUSES
+    assert order == []
+    assert "no environment 'nobody'" in capsys.readouterr().err
+
+
 def test_an_abstention_is_one_line_and_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def _source(row: TableRow) -> str:
 def run(said: Said) -> int:
     if len(said.gpu) > MAX_MODELS:
         mistake(VERB, messages.MODELS_MOST(count=len(said.gpu), most=MAX_MODELS))
+    _refuse_unknown_env(said)
     found = watched_findings(said.command, said.limit, not said.unconfined, said.steps or 0)
     answer = _answer(said, found)
     for note in found.notes:
@@ -75,6 +76,17 @@ def run(said: Said) -> int:
     elif found.reason is not None:
         say(found.reason)
     return Exit.FAILED if found.features is None else 0
+
+
+def _refuse_unknown_env(said: Said) -> None:
+    """Before the command is watched, which takes up to a minute. Without a manager it is, too."""
+    if said.env is None:
+        return
+    try:
+        choice.users_way(said.whom())
+    except Fault as fault:
+        if fault.code == Exit.QUOTA_REFUSES:
+            raise
 
 
 def _answer(said: Said, found: Findings) -> Dict[str, Any]:
