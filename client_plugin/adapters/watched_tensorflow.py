@@ -16,6 +16,7 @@ USES_CUDA = False
 
 
 def prepare() -> None:
+    """The time limit of the watch may pass within the import."""
     outcome.import_begins(os.environ[outcome.VARIABLE])
 
 

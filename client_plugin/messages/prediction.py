@@ -123,7 +123,7 @@ ONLY_WITH_PREDICT = Message(
 
 # -- figures --
 
-RUN_NEEDS_STEPS = Part(PROGRAM, "unknown without the number of steps (--steps)")
+UNKNOWN_RUN_TIME = Part(PROGRAM, "unknown without the number of steps (--steps)")
 RUNS_NEED_STEPS = Part(
     PROGRAM, "run times need the number of steps of the whole run: name it with --steps"
 )

@@ -183,6 +183,7 @@ def test_the_history_has_the_peak_of_a_jobs_memory_on_one_gpu(make_manager: Make
     job_id = submit(manager, "alice", "--gpus", "2", script=script)
     events.expect("task.left")
     manager.restart()
+    assert under_way(manager)["peak_bytes"] // GIB == 5
     last.write_text("go\n")
     manager.events().expect("job.ended", job=job_id)
     assert told_peaks(manager, job_id) == [5]

@@ -269,7 +269,7 @@ def _modules(hybrid: Hybrid, ranks: Ranks) -> None:
         for name, buffer in self._buffers.items():
             if buffer is not None:
                 is_lazy = torch.nn.parameter.is_lazy(buffer)
-                self._buffers[name] = tensor_kinds.place(buffer, fn) if is_lazy else fn(buffer)
+                self._buffers[name] = tensor_kinds.move_later(buffer, fn) if is_lazy else fn(buffer)
         return self
 
     def follow(optimizer: Any, *_args: Any) -> None:
@@ -308,7 +308,7 @@ def _inputs(hybrid: Hybrid) -> None:
 def _moved_parameter(parameter: Any, fn: Callable[[Any], Any], moved: Any) -> Any:
     with torch.no_grad():
         if torch.nn.parameter.is_lazy(parameter):
-            return tensor_kinds.place(parameter, fn)
+            return tensor_kinds.move_later(parameter, fn)
         if parameter in moved:
             return moved[parameter]
         data = fn(parameter)

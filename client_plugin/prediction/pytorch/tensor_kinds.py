@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 PREFIX = "_nodemgr_"
-KIND, PLACE = f"{PREFIX}kind", f"{PREFIX}place"
+KIND, MOVED = f"{PREFIX}kind", f"{PREFIX}moved"
 with FakeTensorMode():
     OWN = frozenset(vars(torch.empty(0))) | {"_is_param"}
 """Attributes that PyTorch gives each fake tensor."""
@@ -54,10 +54,10 @@ def _fake_kind(wanted: Any) -> Any:
     return _fake_kinds[wanted]
 
 
-def place(one: Any, fn: Callable[[Any], Any]) -> Any:
-    """A tensor without a shape: it stays on the processor until it gets one."""
-    data = getattr(one, PLACE, None)
-    setattr(one, PLACE, fn(torch.empty(0, dtype=one.data.dtype) if data is None else data))
+def move_later(one: Any, fn: Callable[[Any], Any]) -> Any:
+    """A tensor without a shape stays; an empty tensor is moved in its place, until it has one."""
+    data = getattr(one, MOVED, None)
+    setattr(one, MOVED, fn(torch.empty(0, dtype=one.data.dtype) if data is None else data))
     return one
 
 
@@ -74,7 +74,7 @@ def install(is_fake: Callable[[Any], bool]) -> None:
         return as_subclass(self, wanted)
 
     def materialized(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        data = getattr(self, PLACE, self.data)
+        data = getattr(self, MOVED, self.data)
         made = torch.empty(shape, device=device or data.device, dtype=dtype or data.dtype)
         if not is_fake(made):
             materialize(self, shape, device, dtype)
@@ -100,7 +100,7 @@ def _without_shape(make: Any, is_fake: Callable[[Any], bool]) -> Any:
         data = torch.empty(0, device=device, dtype=dtype)
         one = make(cls, *args, device="cpu", dtype=data.dtype, **kwargs)
         if is_fake(data):
-            setattr(one, PLACE, data)
+            setattr(one, MOVED, data)
         return one
 
     return made

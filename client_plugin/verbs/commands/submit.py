@@ -279,7 +279,7 @@ def _run_time(model: Dict[str, Any]) -> str:
     if model["run_seconds"] is not None:
         return units.format_duration(int(model["run_seconds"] * 1_000))
     has_pace = model["step_seconds"] is not None
-    return prediction_messages.RUN_NEEDS_STEPS() if has_pace else "unknown"
+    return prediction_messages.UNKNOWN_RUN_TIME() if has_pace else "unknown"
 
 
 def find_way(said: Said, retry_timeout: RetryTimeout) -> UserWay:
