@@ -1,4 +1,4 @@
-"""Every line that a user can meet is a row of a table: one line, its limit, its remedy."""
+"""Every line that a user can meet: one line, the event, the remedy; a row where it has uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = {key: row for table in TABLES.values() for key, row in table.items()}
 HOME = {key: module for module, table in TABLES.items() for key in table}
 
 HELD = ("nodemgr", "client_plugin", "jupyter", "csrc")
-"""Folders and files in which no message stands outside the tables."""
+"""Folders and files in which each message is a row of a table, or `stated` at its place."""
 SPOKEN = {
     "Away", "Busy", "Fault", "GateUnavailable", "Lost", "ManagerAway", "ManagerLost",
     "ManagerRefused", "ManagerUnreachable", "NodeInUse", "NvmlUnavailable",
@@ -97,7 +97,7 @@ def test_no_key_stands_twice_and_no_two_rows_say_the_same() -> None:
 def test_a_row_makes_a_good_line(key: str) -> None:
     row = ROWS[key]
     line = rendered(row)
-    assert line.row is row
+    assert line.code == row.code
     assert line.isprintable()
     assert "  " not in line
     assert "?" not in line, f"{key}: a field is not filled in: {line}"
@@ -147,6 +147,14 @@ def test_a_line_is_one_line_and_survives_every_field() -> None:
     assert row(name="a", count=1, why="", where="").code == "refused"
     assert relayed("a\tb\0").code == ""
     assert relayed("a\tb\0") == "a b?"
+
+
+def test_a_line_at_its_place_has_the_same_form() -> None:
+    line = form.stated("no queue 'a{b}'", "`nodemgr queue list`", "not_found")
+    assert line == "no queue 'a{b}': `nodemgr queue list`"
+    assert line.code == "not_found"
+    assert form.stated("it ended: early\x1b[1m", "again") == "it ended: early?[1m; again"
+    assert form.sentence(form.stated("it ended", "again")) == "It ended: again."
 
 
 class Unprintable:
@@ -310,22 +318,11 @@ def texts_of(call: ast.Call) -> list[ast.expr]:
     return named if at is None else [*call.args[at : at + 1], *named]
 
 
-PRINTED = {"echo", "print", "show"}
-"""Functions that print data: rows, ids, headings. A line of words is a message there, too."""
-WORDS = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,}")
-
-
-def words(node: ast.expr) -> bool:
-    """Whether an expression has words of its own: two, one after the other."""
-    return any(
-        WORDS.search(part.value)
-        for part in ast.walk(node)
-        if isinstance(part, ast.Constant) and isinstance(part.value, str)
-    )
-
-
-def printed_by(call: ast.Call) -> list[ast.expr]:
-    return [*call.args[:1], *(word.value for word in call.keywords if word.arg == "empty")]
+def stated_at(call: ast.Call) -> tuple[ast.expr | None, ast.expr | None, ast.expr | None]:
+    """The event, the remedy and the code of a line that stands at its place."""
+    named = {word.arg: word.value for word in call.keywords}
+    given = [*call.args, None, None, None]
+    return given[0], named.get("next", given[1]), named.get("code", given[2])
 
 
 @each(python_files(*HELD), module_of)
@@ -335,9 +332,12 @@ def test_no_message_stands_outside_the_tables(path: Path) -> None:
             name = ast.unparse(node.func).rpartition(".")[2]
             if name in SPOKEN:
                 assert not any(map(literals, texts_of(node))), (
-                    f"{path}:{node.lineno}: a text outside the tables"
+                    f"{path}:{node.lineno}: a text without `stated`, and in no table"
                 )
-            if name in PRINTED:
-                assert not any(map(words, printed_by(node))), (
-                    f"{path}:{node.lineno}: words outside the tables"
-                )
+            if name == "stated":
+                what, remedy, code = stated_at(node)
+                assert what is not None, f"{path}:{node.lineno}: no event"
+                assert remedy is not None, f"{path}:{node.lineno}: no remedy"
+                assert ast.unparse(remedy) not in ("''", '""'), f"{path}:{node.lineno}: no remedy"
+                if isinstance(code, ast.Constant):
+                    assert code.value in CODES, f"{path}:{node.lineno}: code {code.value!r}"

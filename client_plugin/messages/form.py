@@ -47,15 +47,12 @@ OWNERS = (
 
 
 class MessageLine(str):
-    """A line that a message made: a text, and the row that it was made from."""
+    """A line for people, and the code of the failure. An empty code: it has none."""
 
-    __slots__ = ("row",)
-    row: Optional[Message]
-
-    @property
-    def code(self) -> str:
-        """The code of its row. Empty: the row has none, or is not known here."""
-        return "" if self.row is None else self.row.code
+    __slots__ = ("begins_with_field", "code")
+    code: str
+    begins_with_field: bool
+    """Whether it begins with a name, whose first letter keeps its case."""
 
 
 class Message:
@@ -78,16 +75,13 @@ class Message:
         self.next = next
         self.code = code
         self.note = note
-        joint = " " if next.startswith("(") else "; " if ": " in what else ": "
-        self.template = what + joint + next if next else what
+        self.template = _joined(what, next)
         self._form: Optional[str] = None
 
     def __call__(self, /, **fields: object) -> MessageLine:
         """The line, on one line and printable. A missing field is a question mark."""
         text = self._text(fields)
-        line = MessageLine(text if text.isprintable() else _printable(text))
-        line.row = self
-        return line
+        return _line(_one_line(text), self.code, self.what.startswith("{"))
 
     def _text(self, fields: Dict[str, object]) -> str:
         if self._form is None:
@@ -107,9 +101,7 @@ class Part(Message):
     __slots__ = ()
 
     def __call__(self, /, **fields: object) -> MessageLine:
-        line = MessageLine(self._text(fields))
-        line.row = self
-        return line
+        return _line(self._text(fields), self.code, self.what.startswith("{"))
 
 
 class Notice(Message):
@@ -132,15 +124,32 @@ class Check(Message):
 
 def relayed(text: str) -> MessageLine:
     """The line that another process sent, which made it from its own table."""
-    line = MessageLine(text if text.isprintable() else _printable(text))
-    line.row = None
-    return line
+    return _line(_one_line(text), "", begins_with_field=True)
+
+
+def stated(what: str, next: str, code: str = "") -> MessageLine:
+    """A line with one use, at its place: the event, the remedy, the code of the failure.
+
+    A line with several uses is a row of a table (`Message`).
+    """
+    return _line(_one_line(_joined(what, next)), code, begins_with_field=False)
 
 
 def sentence(line: MessageLine) -> str:
     """The line with a full stop, and a capital where it does not begin with a name."""
-    begins_with_name = line.row is None or line.row.what.startswith("{")
-    return (line if begins_with_name else line[:1].upper() + line[1:]) + "."
+    return (line if line.begins_with_field else line[:1].upper() + line[1:]) + "."
+
+
+def _joined(what: str, next: str) -> str:
+    joint = " " if next.startswith("(") else "; " if ": " in what else ": "
+    return what + joint + next if next else what
+
+
+def _line(text: str, code: str, begins_with_field: bool) -> MessageLine:
+    line = MessageLine(text)
+    line.code = code
+    line.begins_with_field = begins_with_field
+    return line
 
 
 def _compiled(template: str) -> str:
@@ -157,7 +166,9 @@ def _compiled(template: str) -> str:
     return "".join(form)
 
 
-def _printable(text: str) -> str:
+def _one_line(text: str) -> str:
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
 
 
