@@ -13,7 +13,7 @@ from tests.cli.conftest import ROOT
 README = (ROOT / "README.md").read_text()
 DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 PAGES = ["README.md", "CONTRIBUTING.md", *DOCS]
-MAX_LINES = 160
+MAX_LINES = 180
 
 
 def test_the_readme_is_short() -> None:
@@ -27,7 +27,12 @@ def test_the_users_page_has_the_command_line_s_table_of_verbs() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["pip install . && nodemgr demo", "pip install -e '.[test]' && pytest"]
+    "command",
+    [
+        "apt-get install gcc libc6-dev python3-dev python3-venv",
+        "python3 -m venv .venv && . .venv/bin/activate && pip install . && nodemgr demo",
+        "pip install -e '.[test]' && pytest",
+    ],
 )
 def test_its_commands_stand_on_a_line_of_their_own_once(command: str) -> None:
     assert README.splitlines().count(command) == 1

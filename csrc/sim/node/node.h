@@ -66,7 +66,7 @@ typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_k
     X(scheduling) /* nm_sim_policy */ \
     X(slice_us) /* a process's turn, by time slicing */ \
     X(wave_ns) /* a kernel's time for as many blocks as the device has multiprocessors */
-enum { NM_SIM_MEASURED = UINT32_MAX };
+#define NM_SIM_MEASURED UINT32_MAX
 #define NM_SIM_FAULT_FIELD(name) _Atomic uint32_t name;
 #define NM_SIM_FAULT_ENUMERATOR(name) NM_SIM_FAULT_##name,
 typedef enum { NM_SIM_FAULTS(NM_SIM_FAULT_ENUMERATOR) NM_SIM_FAULT_COUNT } nm_sim_fault;

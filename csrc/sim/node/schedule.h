@@ -19,8 +19,8 @@ enum {
     NM_SIM_SEATS = 64,   /* processes with a queue on one device */
     NM_SIM_PIECES = 1024, /* of a process's queue on a device */
     NM_SIM_ENDS = 32,    /* pieces that one step of a schedule may end */
-    NM_SIM_NOT_RUNNING = UINT32_MAX,
 };
+#define NM_SIM_NOT_RUNNING UINT32_MAX /* no enumerator: that would make all of its enum unsigned */
 #define NM_SIM_PERIOD_NS UINT64_C(250000000) /* of the figures of utilisation */
 
 typedef enum { NM_SIM_TIME_SLICING, NM_SIM_FIFO, NM_SIM_POLICY_COUNT } nm_sim_policy;
