@@ -47,9 +47,10 @@ from nodemgr.edge.host.file_events import TOUCHED, FileEvents
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.host.systemd import ServiceManager, Watchdog
 from nodemgr.edge.setup.settings import Settings
-from nodemgr.edge.store.database import CommitHook, Store, StoreFailed, StoreUnusable
+from nodemgr.edge.store.database import CommitHook, Store, StoreFailed
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
+from nodemgr.edge.store.migrations import StoreUnusable
 from nodemgr.edge.web.page_host import PageHostFault
 from nodemgr.edge.web.web_page import WebPage
 from nodemgr.messages import manager_log as log
@@ -81,9 +82,11 @@ class Service:
         commit_hook: CommitHook | None = None,
         harden: Callable[[bool, Gate | None], None] = lambda _driver_limits, _gate: None,
         factory: MakeFactory | None = None,
+        store_copy: bool = True,
     ) -> None:
         """Tests replace `clock`, `gpus`, `commit_hook` and `factory` (None: this node).
 
+        `store_copy`: Store copies an earlier version's store before it is upgraded.
         `gpus` is called with the GPUs that must keep their index. `harden` is called after all work
         that needs more rights than a running manager, with whether the driver can set limits and
         with the device gate.
@@ -94,6 +97,7 @@ class Service:
         self._commit_hook = commit_hook
         self._harden = harden
         self._make_factory = factory
+        self._store_copy = store_copy
         self._supervisor = ServiceManager(os.environ)
         self.loop, self._selector = new_loop()
         self._closing = contextlib.ExitStack()
@@ -145,7 +149,13 @@ class Service:
         stack.callback(self._page.close)
         _raise_descriptor_limit()  # only the manager's; jobs keep the inherited limit
         bounds = Bounds(settings.max_env_history_bytes, settings.max_history_bytes)
-        store = Store(settings.state_dir, self._hook(), bounds, settings.disk_reserve_bytes)
+        store = Store(
+            settings.state_dir,
+            self._hook(),
+            bounds,
+            settings.disk_reserve_bytes,
+            self._store_copy,
+        )
         stack.callback(store.close)
         journal = Journal(store, self.clock)
         stack.callback(journal.close)
@@ -298,16 +308,16 @@ class Service:
         return os.path.samestat(now, self._lock)
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, store_copy: bool = True) -> None:
     """Runs a manager until a signal ends it.
 
-    Raises ServiceFault; reports any other exception first.
+    `store_copy`: see Store. Raises ServiceFault; reports any other exception first.
     """
     os.umask(privileges.UMASK)
     with contextlib.suppress(RuntimeError, ValueError, OSError):  # there may be no stderr
         faulthandler.enable()
     try:
-        service = Service(settings, harden=_harden)
+        service = Service(settings, harden=_harden, store_copy=store_copy)
         service.open()
         service.run()
     except ServiceFault:

@@ -55,13 +55,6 @@ STORE_UNUSABLE = Message(
 )
 OTHERS_DATABASE = Part(NODE, "this is another program's database")
 DAMAGED_DATABASE = Part(NODE, "the database is damaged ({error})")
-STORE_OF_OTHER_VERSION = Message(
-    MANAGER,
-    "{path} was written by another version of nodemgr",
-    "install that one again; or move it and its -wal and -shm away, start, and take its quotas and"
-    " queues over (nodemgr quota load FILE), without its jobs and history",
-    note="The file is unchanged; docs/admins.md describes an upgrade.",
-)
 ROW_OF_OTHER_VERSION = Message(
     MANAGER,
     "the store has a row that this version cannot read ({error})",

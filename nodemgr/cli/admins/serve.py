@@ -57,6 +57,11 @@ from nodemgr.messages import admins as messages
     metavar="PATH",
     help="The path of the web page on its site, e.g. /gpus.",
 )
+@click.option(
+    "--no-store-copy",
+    is_flag=True,
+    help="Upgrade an earlier version's store without the copy of it beside it.",
+)
 def command(
     simulate: str | None,
     run_dir: Path | None,
@@ -66,6 +71,7 @@ def command(
     web: str | None,
     web_hosts: tuple[str, ...],
     web_base: str | None,
+    no_store_copy: bool,
 ) -> None:
     """Run the manager in the foreground, until SIGTERM or Ctrl-C.
 
@@ -98,6 +104,6 @@ def command(
     from nodemgr.edge.service import ServiceFault, serve
 
     try:
-        serve(settings)
+        serve(settings, store_copy=not no_store_copy)
     except ServiceFault as error:
         raise Fault(error.line) from None

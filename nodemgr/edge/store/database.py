@@ -17,7 +17,6 @@ import os
 import sqlite3
 import threading
 import time
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,15 +24,15 @@ from typing import Any, NamedTuple
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.views.gpu_minutes import GpuMinute
-from nodemgr.edge.store import gpu_minute_rows, history_rows, sample_rows, web_token_rows
+from nodemgr.edge.store import gpu_minute_rows, migrations, sample_rows, web_token_rows
 from nodemgr.edge.store.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
 from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
+from nodemgr.edge.store.migrations import StoreUnusable
 from nodemgr.edge.store.sample_rows import SampleRow
 from nodemgr.edge.store.web_token_rows import WebTokenRow
 from nodemgr.messages import node as messages
 
 FILE_NAME = "state.db"
-APPLICATION_ID = 0x4E4D4752  # "NMGR"
 RETAINED_EVENTS = 100_000
 RETAINED_RECORDS = 1_000_000
 TRIM_EVERY = 1_000
@@ -49,32 +48,11 @@ RETAINED_WHEN_TIGHT = 100
 """Newest events and records that are kept while old ones are deleted on a full disk."""
 BUSY_MS = 1_000
 
-TABLES = (
-    """
-CREATE TABLE current (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, \
-PRIMARY KEY (kind, key)) WITHOUT ROWID;
-CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, \
-granted_wall_ns INTEGER NOT NULL, value TEXT NOT NULL);
-CREATE INDEX records_of_env ON records (env, record_id);
-CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL, env TEXT NOT NULL);
-CREATE INDEX events_of_env ON events (env, sequence);
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
-    + history_rows.TABLES
-    + web_token_rows.TABLES
-    + gpu_minute_rows.TABLES
-    + sample_rows.TABLES
-)
 CHECKED = ("current", "meta", "events", "records", "history", "web_tokens", "samples")
 """Tables that are checked at start.
 
 Payloads are not: they may be gigabytes. The GPUs' use is not: no decision needs it.
 """
-SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
-"""Any change of the tables changes the version. SQLite keeps 31 bits of it."""
-PRAGMAS = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-SCHEMA = f"{TABLES} {PRAGMAS}"
-
 REASONS = {
     "SQLITE_FULL": messages.DISK_IS_FULL(),
     "SQLITE_BUSY": messages.STORE_LOCKED(),
@@ -83,17 +61,6 @@ REASONS = {
     "SQLITE_IOERR": messages.DISK_FAILS(),
     "SQLITE_CORRUPT": messages.STORE_DAMAGED(),
 }
-
-
-class StoreUnusable(Exception):
-    """The manager cannot start on this database.
-
-    The message has the remedy. The file is unchanged.
-    """
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 class StoreFailed(Exception):
@@ -178,21 +145,6 @@ class CommitHook:
     def after(self, commit: int) -> None: ...
 
 
-def _missing_tables(db: sqlite3.Connection) -> list[str]:
-    """The SQL of the tables and indexes that an earlier version's store lacks.
-
-    Empty if one of its own is unknown here, or was made in another way.
-    """
-    query = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
-    with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
-        fresh.executescript(TABLES)
-        ours = dict(fresh.execute(query))
-    theirs = dict(db.execute(query))
-    if any(ours.get(name) != sql for name, sql in theirs.items()):
-        return []
-    return [sql for name, sql in ours.items() if name not in theirs]
-
-
 def _describe(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", "") or ""
     known = next((text for prefix, text in REASONS.items() if name.startswith(prefix)), None)
@@ -208,13 +160,16 @@ class Store:
         hook: CommitHook | None = None,
         bounds: Bounds | None = None,
         reserve_bytes: int = 0,
+        make_copy: bool = True,
     ) -> None:
         """`reserve_bytes`: disk space reserved for grants and releases.
+
+        `make_copy`: an earlier version's store is copied before it is upgraded.
 
         Raises StoreUnusable with one line. Never overwrites a file that it does not recognise.
         """
         self.path = directory / FILE_NAME
-        self.is_new = False
+        self.is_new: bool
         """The database did not exist before."""
         self._hook = hook or CommitHook()
         self._commits = 0
@@ -226,7 +181,7 @@ class Store:
         """Time of the last timed-out wait for a checkpoint; None: waits succeed."""
         try:
             _close_to_others(self.path)
-            self._db = self._connect()
+            self._db = self._connect(make_copy)
             self._check()
             self._cursor = self._db.cursor()
             """The cursor of all writes; `Connection.execute` would create one per statement."""
@@ -243,34 +198,14 @@ class Store:
     def _unusable(self, why: str) -> StoreUnusable:
         return StoreUnusable(messages.STORE_UNUSABLE(path=self.path, why=why))
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, make_copy: bool) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1_000)
         try:
-            db.execute(
-                "SELECT count(*) FROM sqlite_schema"
-            ).fetchone()  # reads the header: a database?
-            application, version, tables = (
-                db.execute(query).fetchone()[0]
-                for query in (
-                    "PRAGMA application_id",
-                    "PRAGMA user_version",
-                    "SELECT count(*) FROM sqlite_schema",
-                )
-            )
-            if tables and application != APPLICATION_ID:
-                raise self._unusable(messages.OTHERS_DATABASE())
-            is_other = tables and version != SCHEMA_VERSION
-            missing = _missing_tables(db) if is_other else []
-            if is_other and not missing:
-                raise StoreUnusable(messages.STORE_OF_OTHER_VERSION(path=self.path))
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # is it a database?
+            self.is_new = migrations.migrate(db, self.path, make_copy)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA wal_autocheckpoint = 0")
-            if not tables:
-                self.is_new = True
-                db.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
-            elif missing:
-                db.executescript(f"BEGIN IMMEDIATE; {';'.join(missing)}; {PRAGMAS} COMMIT;")
         except BaseException:
             db.close()
             raise

@@ -14,12 +14,6 @@ from collections.abc import Sequence
 
 from nodemgr.core.views.gpu_minutes import GpuMinute, Steps
 
-TABLES = """
-CREATE TABLE gpu_minutes (number INTEGER PRIMARY KEY, minute INTEGER NOT NULL, \
-uuid TEXT NOT NULL,
-  utilization_percent REAL, memory_used_bytes INTEGER);
-CREATE INDEX gpu_minutes_by_minute ON gpu_minutes (minute);
-"""
 RETAINED_ROWS = 8 * 24 * 60 * 16
 """Eight days of 16 GPUs, which is the most; fewer GPUs have more days. At most 20 MB."""
 MADE_WAY_ROWS = 200

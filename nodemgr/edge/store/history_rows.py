@@ -20,23 +20,6 @@ TRIM_SHARE = 50
 """1/TRIM_SHARE of a bound is freed at once."""
 ROW_BYTES = 200
 """The bytes of a row beside its texts: its columns, and its places in the indices."""
-
-TABLES = """
-CREATE TABLE history (number INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, \
-env TEXT NOT NULL,
-  ended_wall_ns INTEGER NOT NULL, state TEXT NOT NULL, command TEXT NOT NULL, ran_ms INTEGER, \
-key TEXT NOT NULL,
-  spec_id TEXT NOT NULL, size_bytes INTEGER NOT NULL, value TEXT NOT NULL);
-CREATE INDEX history_of_env ON history (env, number, size_bytes);
-CREATE INDEX history_of_command ON history (env, command, number) WHERE ran_ms IS NOT NULL;
-CREATE INDEX history_of_key ON history (env, key) WHERE key != '';
-CREATE INDEX history_of_spec ON history (spec_id);
-CREATE TABLE payloads (spec_id TEXT PRIMARY KEY, env TEXT, ended INTEGER, \
-size_bytes INTEGER NOT NULL, cwd BLOB NOT NULL,
-  value BLOB NOT NULL);
-CREATE INDEX payloads_of_env ON payloads (env, ended, size_bytes) WHERE env IS NOT NULL;
-"""
-"""A payload has an env when its last job has ended: `ended` is that job's number in the history."""
 COLUMNS = "job_id, env, ended_wall_ns, state, command, ran_ms, key, spec_id, size_bytes, value"
 
 

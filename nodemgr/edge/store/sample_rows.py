@@ -14,10 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-TABLES = """
-CREATE TABLE samples (number INTEGER PRIMARY KEY, env TEXT NOT NULL, value TEXT NOT NULL);
-CREATE INDEX samples_of_env ON samples (env, number);
-"""
 READ = "SELECT value FROM samples ORDER BY number"
 """The texts of all samples, the oldest first."""
 RETAINED_ROWS = 2_000

@@ -10,12 +10,6 @@ import sqlite3
 from collections.abc import Mapping
 from typing import NamedTuple
 
-TABLES = """
-CREATE TABLE web_tokens (token_id TEXT PRIMARY KEY, env TEXT, sha256 TEXT NOT NULL, \
-made_by TEXT NOT NULL,
-  made_wall_ns INTEGER NOT NULL, expires_wall_ns INTEGER NOT NULL) WITHOUT ROWID;
-"""
-
 
 class WebTokenRow(NamedTuple):
     """One token."""

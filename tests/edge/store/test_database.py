@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
-import zlib
 from pathlib import Path
 
 import pytest
@@ -22,9 +20,9 @@ from nodemgr.edge.store.database import (
     RecordRow,
     Store,
     StoreFailed,
-    StoreUnusable,
 )
 from nodemgr.edge.store.history_rows import Bounds, HistoryRow, PayloadRow
+from nodemgr.edge.store.migrations import StoreUnusable
 from tests.support.limits import WAIT_LIMIT_S
 
 
@@ -155,74 +153,6 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / module.FILE_NAME) as other:
         assert other.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
     other.close()
-
-
-def test_another_versions_store_is_refused(tmp_path: Path) -> None:
-    """An older one's, too: on tables of another shape nothing could be stored."""
-    Store(tmp_path).close()
-    Store(tmp_path).close()
-    with sqlite3.connect(tmp_path / module.FILE_NAME) as other:
-        other.execute("PRAGMA user_version = 1")
-    other.close()
-    with pytest.raises(
-        StoreUnusable, match="written by another version of nodemgr: install that one again"
-    ):
-        Store(tmp_path)
-
-
-def without(path: Path, *statements: str) -> None:
-    """Makes an earlier version's store of this version's."""
-    Store(path).close()
-    with contextlib.closing(sqlite3.connect(path / module.FILE_NAME)) as other:
-        for statement in ("DROP TABLE web_tokens", *statements, "PRAGMA user_version = 1"):
-            other.execute(statement)
-        other.commit()
-
-
-def objects(path: Path) -> set[str]:
-    with contextlib.closing(sqlite3.connect(path / module.FILE_NAME)) as other:
-        assert other.execute("PRAGMA user_version").fetchone() in ((module.SCHEMA_VERSION,), (1,))
-        return {name for (name,) in other.execute("SELECT name FROM sqlite_schema")}
-
-
-def test_a_store_that_only_lacks_tables_of_this_version_gets_them(tmp_path: Path) -> None:
-    without(
-        tmp_path,
-        "INSERT INTO meta VALUES ('kept', 'yes')",
-        "DROP INDEX events_of_env",
-        "DROP TABLE payloads",
-    )
-    assert not {"web_tokens", "events_of_env", "payloads"} & objects(tmp_path)
-    for _ in range(2):
-        store = Store(tmp_path)
-        assert not store.is_new
-        assert store.meta()["kept"] == "yes"
-        store.close()
-    assert {"web_tokens", "events_of_env", "payloads"} <= objects(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "statement",
-    ["CREATE TABLE shares (x)", "ALTER TABLE meta ADD COLUMN more TEXT", "DROP TABLE current"],
-)
-def test_a_store_with_other_tables_is_left_as_it_is(tmp_path: Path, statement: str) -> None:
-    """The last one has a table of the old name that is made in another way."""
-    again = ["CREATE TABLE current (kind TEXT)"] if statement.startswith("DROP") else []
-    without(tmp_path, statement, *again)
-    before = objects(tmp_path)
-    with pytest.raises(StoreUnusable, match="written by another version of nodemgr"):
-        Store(tmp_path)
-    assert objects(tmp_path) == before
-    assert "web_tokens" not in before
-
-
-def test_whoever_changes_a_table_makes_another_version() -> None:
-    with sqlite3.connect(":memory:") as db:
-        db.executescript(module.SCHEMA)
-        assert db.execute("PRAGMA user_version").fetchone() == (
-            zlib.crc32(module.TABLES.encode()) >> 1,
-        )
-    db.close()
 
 
 def test_a_damaged_store_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodemgr.core.views.gpu_minutes import MINUTE_S, GpuMinute, Steps, steps
-from nodemgr.edge.store import gpu_minute_rows
+from nodemgr.edge.store import gpu_minute_rows, migrations
 from tests.support.examples import examples
 
 A, B = "GPU-a", "GPU-b"
@@ -18,7 +18,7 @@ A, B = "GPU-a", "GPU-b"
 
 def database() -> sqlite3.Connection:
     made = sqlite3.connect(":memory:")
-    made.executescript(gpu_minute_rows.TABLES)
+    made.executescript(migrations.TABLES)
     return made
 
 

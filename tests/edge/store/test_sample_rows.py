@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodemgr.edge.store import sample_rows
+from nodemgr.edge.store import migrations, sample_rows
 from nodemgr.edge.store.database import CommitBatch
 from nodemgr.edge.store.sample_rows import SampleRow
 from tests.support.examples import examples
@@ -18,7 +18,7 @@ from tests.support.examples import examples
 @pytest.fixture
 def db() -> Iterator[sqlite3.Connection]:
     made = sqlite3.connect(":memory:")
-    made.executescript(sample_rows.TABLES)
+    made.executescript(migrations.TABLES)
     yield made
     made.close()
 

@@ -1,0 +1,175 @@
+"""The versions of the store: numbered migrations, and the copy made before the first of them.
+
+The number of a store is SQLite's `user_version`: so many migrations were made on it. All that a
+store lacks are made in one transaction, so a kill at any moment leaves the store as it was. A
+migration that has landed is never edited: a later change is a new one.
+
+Knows: SQL, files. Must not know: the meaning of a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from client_plugin.messages.form import MessageLine, stated
+from nodemgr.messages import node as messages
+
+APPLICATION_ID = 0x4E4D4752  # "NMGR"
+UNNUMBERED = frozenset({1293433005, 1351123474, 1410322476})
+"""Checksums that stood in the place of the number before there were numbers: version 0."""
+COPIES = 2
+"""So many copies of earlier versions stay beside the store; older ones are deleted."""
+TABLES = """
+CREATE TABLE current (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, \
+PRIMARY KEY (kind, key)) WITHOUT ROWID;
+CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, \
+granted_wall_ns INTEGER NOT NULL, value TEXT NOT NULL);
+CREATE INDEX records_of_env ON records (env, record_id);
+CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL, env TEXT NOT NULL);
+CREATE INDEX events_of_env ON events (env, sequence);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE history (number INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, \
+env TEXT NOT NULL,
+  ended_wall_ns INTEGER NOT NULL, state TEXT NOT NULL, command TEXT NOT NULL, ran_ms INTEGER, \
+key TEXT NOT NULL,
+  spec_id TEXT NOT NULL, size_bytes INTEGER NOT NULL, value TEXT NOT NULL);
+CREATE INDEX history_of_env ON history (env, number, size_bytes);
+CREATE INDEX history_of_command ON history (env, command, number) WHERE ran_ms IS NOT NULL;
+CREATE INDEX history_of_key ON history (env, key) WHERE key != '';
+CREATE INDEX history_of_spec ON history (spec_id);
+CREATE TABLE payloads (spec_id TEXT PRIMARY KEY, env TEXT, ended INTEGER, \
+size_bytes INTEGER NOT NULL, cwd BLOB NOT NULL,
+  value BLOB NOT NULL);
+CREATE INDEX payloads_of_env ON payloads (env, ended, size_bytes) WHERE env IS NOT NULL;
+CREATE TABLE web_tokens (token_id TEXT PRIMARY KEY, env TEXT, sha256 TEXT NOT NULL, \
+made_by TEXT NOT NULL,
+  made_wall_ns INTEGER NOT NULL, expires_wall_ns INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE gpu_minutes (number INTEGER PRIMARY KEY, minute INTEGER NOT NULL, \
+uuid TEXT NOT NULL,
+  utilization_percent REAL, memory_used_bytes INTEGER);
+CREATE INDEX gpu_minutes_by_minute ON gpu_minutes (minute);
+CREATE TABLE samples (number INTEGER PRIMARY KEY, env TEXT NOT NULL, value TEXT NOT NULL);
+CREATE INDEX samples_of_env ON samples (env, number);
+"""
+"""In `payloads`, an env stands when the last job has ended: `ended` is its number in `history`."""
+
+
+class StoreUnusable(Exception):
+    """The manager cannot start on this database.
+
+    The message has the remedy. The file is unchanged.
+    """
+
+    def __init__(self, line: MessageLine) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+def _tables(db: sqlite3.Connection) -> None:
+    """All tables. A store without a number has those of its time already."""
+    for statement in TABLES.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS").split(";"):
+        db.execute(statement.replace("CREATE INDEX", "CREATE INDEX IF NOT EXISTS"))
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables,)
+"""The n-th makes a store of version n out of one of version n - 1."""
+
+
+def migrate(db: sqlite3.Connection, path: Path, make_copy: bool) -> bool:
+    """Brings the store at `path` to this version. True: it was empty.
+
+    `make_copy`: beside an earlier version's store stays a copy, if there is room for two.
+    Raises StoreUnusable, sqlite3.Error or OSError; the store is unchanged then.
+    """
+    version = _version(db, path)
+    if version is not None and version < len(MIGRATIONS) and make_copy:
+        _copy(db, path, version)
+    for number, migration in enumerate(MIGRATIONS[version or 0 :], (version or 0) + 1):
+        if not db.in_transaction:
+            db.execute("BEGIN IMMEDIATE")
+        migration(db)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {number}")
+    if db.in_transaction:
+        db.execute("COMMIT")
+    return version is None
+
+
+def _version(db: sqlite3.Connection, path: Path) -> int | None:
+    """Of the store; None: it is empty. Raises StoreUnusable where it is not for this version."""
+    tables = _number(db, "SELECT count(*) FROM sqlite_schema")
+    if not tables:
+        return None
+    if _number(db, "PRAGMA application_id") != APPLICATION_ID:
+        raise StoreUnusable(messages.STORE_UNUSABLE(path=path, why=messages.OTHERS_DATABASE()))
+    version = _number(db, "PRAGMA user_version")
+    if version in UNNUMBERED:
+        return 0
+    if version > len(MIGRATIONS):
+        raise StoreUnusable(
+            stated(
+                f"{path} was written by a later version of nodemgr (store {version}; this version "
+                f"reads up to {len(MIGRATIONS)})",
+                f"install that version again, or {_way_back(path)}",
+            )
+        )
+    return version
+
+
+def _way_back(path: Path) -> str:
+    usable = [copy for number, copy in _copies(path) if number <= len(MIGRATIONS)]
+    if not usable:
+        return "put a backup of an earlier version in its place (docs/admins.md, Upgrade)"
+    return (
+        f"put {usable[-1]} in its place, which is as it was before the upgrade (docs/admins.md, "
+        "Upgrade)"
+    )
+
+
+def _copies(path: Path) -> list[tuple[int, Path]]:
+    """(version, file) of the copies beside the store, the oldest version first."""
+    found = ((each.name.rpartition("-")[2], each) for each in path.parent.glob(f"{path.name}-v*"))
+    return sorted((int(name[1:]), each) for name, each in found if name[1:].isdecimal())
+
+
+def _copy(db: sqlite3.Connection, path: Path, version: int) -> None:
+    """The store as it is, in `state.db-vN` beside it, which appears whole or not at all."""
+    size = _number(db, "PRAGMA page_count") * _number(db, "PRAGMA page_size")
+    disk = os.statvfs(path.parent)
+    if (free := disk.f_bavail * disk.f_frsize) < 2 * size:
+        raise StoreUnusable(
+            stated(
+                f"an upgrade first copies {path} and needs {2 * size} bytes there, but {free} are "
+                "free",
+                "free the disk, or copy it elsewhere and start once with `nodemgr serve "
+                "--no-store-copy`",
+            )
+        )
+    part = path.with_name(f"{path.name}-copy")
+    part.unlink(missing_ok=True)
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with contextlib.closing(sqlite3.connect(part)) as copy:
+        db.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+    _sync(part)
+    part.replace(path.with_name(f"{path.name}-v{version}"))
+    _sync(path.parent)
+    copies = sorted((copy for _, copy in _copies(path)), key=lambda copy: copy.stat().st_mtime_ns)
+    for old in copies[:-COPIES]:
+        old.unlink()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _number(db: sqlite3.Connection, query: str) -> int:
+    return int(db.execute(query).fetchone()[0])

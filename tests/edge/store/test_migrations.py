@@ -1,0 +1,197 @@
+"""An earlier version's store becomes this version's, whole or not at all, beside a copy of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import click.testing
+import pytest
+
+from nodemgr.cli.admins import serve
+from nodemgr.edge.store import migrations as module
+from nodemgr.edge.store.database import FILE_NAME, Store
+from nodemgr.edge.store.migrations import MIGRATIONS, StoreUnusable
+
+GOLDEN = Path(__file__).parent.parent.parent / "golden"
+STORES = ("earlier_store", "store", "unnumbered_store")
+LANDED = {1: 58753245}
+"""Checksum of the text of each migration that has landed."""
+
+
+def make(directory: Path, name: str) -> Path:
+    """The store of an earlier version."""
+    path = directory / FILE_NAME
+    lines = json.loads((GOLDEN / f"{name}.json").read_text())["sql"]
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.executescript("\n".join(lines))
+    return path
+
+
+def dump(path: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return [*map(str, db.execute("PRAGMA user_version")), *db.iterdump()]
+
+
+def version(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def set_version(path: Path, number: int) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {number}")
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(each.name for each in directory.iterdir() if not each.name.endswith("-mark"))
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_store_without_a_number_is_upgraded_beside_its_copy(tmp_path: Path, name: str) -> None:
+    path = make(tmp_path, name)
+    before = dump(path)
+    store = Store(tmp_path)
+    assert not store.is_new
+    assert store.current()
+    store.close()
+    assert version(path) == len(MIGRATIONS)
+    copy = tmp_path / f"{FILE_NAME}-v0"
+    assert dump(copy) == before
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert [line for line in before[1:] if "COMMIT" not in line and line not in dump(path)] == []
+    copy.unlink()
+    Store(tmp_path).close()
+    assert names(tmp_path) == [FILE_NAME], "a store of this version is not copied"
+
+
+def test_a_new_store_and_an_upgraded_one_have_the_same_tables(tmp_path: Path) -> None:
+    def objects(path: Path) -> set[tuple[str, str]]:
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            return set(db.execute("SELECT name, sql FROM sqlite_schema"))
+
+    (tmp_path / "new").mkdir()
+    store = Store(tmp_path / "new")
+    assert store.is_new
+    store.close()
+    for name in STORES:
+        (tmp_path / name).mkdir()
+        path = make(tmp_path / name, name)
+        Store(tmp_path / name).close()
+        assert objects(path) == objects(tmp_path / "new" / FILE_NAME)
+
+
+def test_a_landed_migration_is_never_edited() -> None:
+    """Make a new migration, and give LANDED its number."""
+    assert len(MIGRATIONS) == len(LANDED)
+    assert zlib.crc32(module.TABLES.encode()) == LANDED[1]
+
+
+KILLED = """
+import os, signal, sqlite3, sys
+from pathlib import Path
+from nodemgr.edge.store import migrations as module
+from nodemgr.edge.store.database import Store
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+def change(db):
+    db.execute("CREATE TABLE more (x)")
+    db.execute("DELETE FROM current")
+at = sys.argv[2]
+first = module.MIGRATIONS[0]
+module.MIGRATIONS = {
+    "in the first": (lambda db: (first(db), die()),),
+    "before the second": (first, die),
+    "in the second": (first, lambda db: (change(db), die())),
+    "before the third": (first, change, die),
+    "in the copy": (first,),
+}[at]
+if at == "in the copy":
+    module._sync = die
+Store(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["in the first", "before the second", "in the second", "before the third", "in the copy"],
+)
+def test_a_kill_in_an_upgrade_leaves_the_old_store(tmp_path: Path, at: str) -> None:
+    path = make(tmp_path, "store")
+    before = dump(path)
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), at])
+    assert ended.returncode == -signal.SIGKILL
+    assert dump(path) == before
+    Store(tmp_path).close()
+    assert version(path) == len(MIGRATIONS)
+    assert names(tmp_path) == [FILE_NAME, f"{FILE_NAME}-v0"]
+    assert dump(tmp_path / f"{FILE_NAME}-v0") == before
+
+
+def test_a_later_versions_store_is_refused_with_the_way_back(tmp_path: Path) -> None:
+    path = make(tmp_path, "store")
+    Store(tmp_path).close()
+    set_version(path, len(MIGRATIONS) + 1)
+    before = dump(path)
+    with pytest.raises(StoreUnusable, match=r"put .*/state\.db-v0 in its place") as refusal:
+        Store(tmp_path)
+    assert "later version of nodemgr (store 2; this version reads up to 1)" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    (tmp_path / f"{FILE_NAME}-v0").rename(tmp_path / f"{FILE_NAME}-v2")
+    (tmp_path / f"{FILE_NAME}-v1x").touch()
+    with pytest.raises(StoreUnusable, match="put a backup of an earlier version in its place"):
+        Store(tmp_path)
+    assert dump(path) == before
+
+
+def test_an_upgrade_without_room_for_the_copy_names_the_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path, "store")
+    before, size = dump(path), path.stat().st_size
+    free = SimpleNamespace(f_bavail=2 * size - 1, f_frsize=1)
+    with monkeypatch.context() as full:
+        full.setattr(os, "statvfs", lambda _: free)
+        with pytest.raises(StoreUnusable, match=rf"{2 * size} bytes .* {2 * size - 1} are free"):
+            Store(tmp_path)
+    assert dump(path) == before
+    assert names(tmp_path) == [FILE_NAME]
+    Store(tmp_path, make_copy=False).close()
+    assert version(path) == len(MIGRATIONS)
+    assert names(tmp_path) == [FILE_NAME]
+
+
+def test_the_last_two_copies_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make(tmp_path, "store")
+    Store(tmp_path).close()
+    for later in range(1, 4):
+        monkeypatch.setattr(module, "MIGRATIONS", (*MIGRATIONS, *[lambda _db: None] * later))
+        Store(tmp_path).close()
+        assert version(path) == len(MIGRATIONS) + later
+    assert names(tmp_path) == [FILE_NAME, f"{FILE_NAME}-v2", f"{FILE_NAME}-v3"]
+    (tmp_path / f"{FILE_NAME}-v2").replace(path)
+    Store(tmp_path).close()
+    assert names(tmp_path) == [FILE_NAME, f"{FILE_NAME}-v2", f"{FILE_NAME}-v3"]
+
+
+def test_serve_upgrades_without_a_copy_where_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nodemgr.edge import service
+
+    asked: list[bool] = []
+    monkeypatch.setattr(service, "serve", lambda _, store_copy: asked.append(store_copy))
+    for flags in ([], ["--no-store-copy"]):
+        directories = ["--run-dir", str(tmp_path / "run"), "--state-dir", str(tmp_path / "state")]
+        result = click.testing.CliRunner().invoke(serve.command, [*directories, *flags])
+        assert result.exit_code == 0, result.output
+    assert asked == [True, False]
