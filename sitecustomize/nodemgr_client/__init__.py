@@ -120,7 +120,7 @@ def _announce(features):
     payload = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if features is None or not token or not os.path.isdir(payload + "/client_plugin/ways"):
         return
-    command = [sys.executable, "-E", "-S", "-c", _ORDER, payload, str(_ANNOUNCE_S)]
+    command = [sys.executable, "-I", "-S", "-c", _ORDER, payload, str(_ANNOUNCE_S)]
     order = json.dumps({"features": features, "token": token})
     try:
         subprocess.run(

@@ -71,10 +71,11 @@ class Manager:
         environment: Mapping[str, str] | None = None,
         before_exec: Callable[[], None] | None = None,
         supervisor: Supervisor | None = None,
+        folder: Path = ROOT,
     ) -> None:
         """`before_exec` runs in the manager's process before the exec.
 
-        `supervisor` starts it as a service.
+        `supervisor` starts it as a service; `folder` is its working directory.
         """
         self.directory = Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
         self.directory.chmod(0o755)
@@ -84,6 +85,7 @@ class Manager:
         self.environment = dict(environment or {})
         self.before_exec = before_exec
         self.supervisor = supervisor
+        self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
         self._log = b""
         self._streams: list[Events] = []
@@ -110,7 +112,7 @@ class Manager:
             environment |= self.supervisor.environment()
             command, passed = self.supervisor.wrap(command), list(self.supervisor.store.values())
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, pass_fds=passed,
+            command, cwd=self.folder, env=environment, pass_fds=passed,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             preexec_fn=self.before_exec,
         )  # fmt: skip

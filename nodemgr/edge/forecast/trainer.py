@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nodemgr.core.forecast.learning import LEAST_SAMPLES
 from nodemgr.edge.host import stderr_log
+from nodemgr.edge.host.module_path import command
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.messages import forecast as messages
 
@@ -23,11 +24,7 @@ NEW_PER_MILLE = 100
 LEAST_NEW = 5
 LIMIT_S = 900.0
 MAX_LINE_BYTES = 500
-PACKAGE_PARENT = Path(__file__).resolve().parents[3]
-PROGRAM = (
-    "import sys; sys.path.append(sys.argv[2]);"
-    " from nodemgr.edge.forecast.process import main; sys.exit(main(sys.argv[1]))"
-)
+MODULE = "nodemgr.edge.forecast.process"
 
 
 class Trainer:
@@ -91,7 +88,7 @@ class Trainer:
             os.lseek(source, 0, os.SEEK_SET)
             pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-c", PROGRAM, str(self._weights), str(PACKAGE_PARENT)],
+                command(MODULE, str(self._weights)),
                 {"PATH": os.defpath, "LANG": "C.UTF-8"},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, source, 0),

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodemgr.edge.host import stderr_log
+from nodemgr.edge.host.module_path import command
 from nodemgr.edge.suspension.order_lines import MAX_LINE_BYTES, LineError, Order, OrderEnd
 from nodemgr.messages import manager_log as log
 
@@ -25,11 +26,7 @@ LIBRARY = "libcuda.so.1"
 MAX_TRIES = 5
 """So many processes in a row may end in one order; then the order has failed."""
 RETRY_S = 0.1
-PACKAGE_PARENT = Path(__file__).resolve().parents[3]
-PROGRAM = (
-    "import sys; sys.path.append(sys.argv[2]);"
-    " from nodemgr.edge.suspension.process import main; sys.exit(main(sys.argv[1]))"
-)
+MODULE = "nodemgr.edge.suspension.process"
 
 
 class Suspender:
@@ -137,7 +134,7 @@ class Suspender:
             "lock": str(self._lock.absolute()),
             "library": self._library,
         }
-        arguments = [sys.executable, "-c", PROGRAM, json.dumps(told), str(PACKAGE_PARENT)]
+        arguments = command(MODULE, json.dumps(told))
         nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
         environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
         try:

@@ -25,6 +25,7 @@ from typing import Any
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.edge.host import privileges, stderr_log
+from nodemgr.edge.host.module_path import command
 from nodemgr.edge.host.rundir import PAGE_GROUP, VIEWS_SOCKET, RunDirError, check_socket_path
 from nodemgr.edge.page import address as addresses
 from nodemgr.messages import manager_log as log
@@ -41,11 +42,7 @@ RETRY_S = 0.01
 DYNAMIC_UIDS = range(61_184, 65_520)
 """The users that systemd gives to services for the time that they run."""
 DYNAMIC_DIR = Path("/run/systemd/dynamic-uid")
-PACKAGE_PARENT = Path(__file__).resolve().parents[3]
-PROGRAM = (
-    "import sys; sys.path.append(sys.argv[2]);"
-    " from nodemgr.edge.page.starter import main; sys.exit(main(sys.argv[1]))"
-)
+MODULE = "nodemgr.edge.page.starter"
 
 
 class PageHostFault(Exception):
@@ -262,7 +259,7 @@ def _start(
         inherited = (theirs.fileno(), lock, *told["listeners"])
         for number in inherited:
             os.set_inheritable(number, True)
-        arguments = [sys.executable, "-c", PROGRAM, json.dumps(told), str(PACKAGE_PARENT)]
+        arguments = command(MODULE, json.dumps(told))
         nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
         environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
         pid = os.posix_spawn(

@@ -3,8 +3,11 @@
 On a busy machine one that gives way took more than three minutes.
 """
 
-AT_USUAL_PRIORITY = (
-    "import sys; sys.path.append(sys.argv[2]);"
-    " from nodemgr.edge.forecast import process; process._give_way = lambda: None;"
-    " sys.exit(process.main(sys.argv[1]))"
-)
+from nodemgr.edge.forecast import process
+
+AT_USUAL_PRIORITY = __name__
+
+
+def main(path: str) -> int:
+    process._give_way = lambda: None
+    return process.main(path)

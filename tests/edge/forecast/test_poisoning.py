@@ -124,7 +124,7 @@ def learns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def learns_in_its_process(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(trainer, "PROGRAM", AT_USUAL_PRIORITY)
+    monkeypatch.setattr(trainer, "MODULE", AT_USUAL_PRIORITY)
     own = world.manager.service.parts._knowledge._trainer
     world.until_seen(lambda: own.pid is None)
     world.manager.do(own.begin)

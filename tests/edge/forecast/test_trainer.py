@@ -47,12 +47,12 @@ class Training:
         self.loop.run_until_complete(wait())
 
 
-PROGRAM = trainer.PROGRAM
+MODULE = trainer.MODULE
 
 
 @pytest.fixture
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
-    monkeypatch.setattr(trainer, "PROGRAM", AT_USUAL_PRIORITY)
+    monkeypatch.setattr(trainer, "MODULE", AT_USUAL_PRIORITY)
     made = Training(tmp_path / "weights", ROWS)
     yield made
     made.trainer.close()
@@ -74,7 +74,7 @@ def test_a_training_writes_weights_that_the_manager_takes(training: Training) ->
 def test_a_training_gives_way_to_all_other_processes(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "PROGRAM", PROGRAM)
+    monkeypatch.setattr(trainer, "MODULE", MODULE)
     training.trainer.begin()
     pid = training.trainer.pid
     assert pid is not None
