@@ -8,8 +8,10 @@ Knows: sys.stderr. Must not know: why something failed.
 from __future__ import annotations
 
 import sys
+from typing import Callable
 
 _said: set[str] = set()
+_is_stderr: Callable[[], bool] | None = None
 
 
 def write(text: str) -> None:
@@ -18,10 +20,25 @@ def write(text: str) -> None:
     A closed or missing stderr, or an encoding that lacks a character, is the user's right.
     """
     try:
+        if _is_stderr is not None and _writes_to_descriptor_2() and not _is_stderr():
+            return
         sys.stderr.write(text)
         sys.stderr.flush()
     except (AttributeError, OSError, ValueError):
         pass
+
+
+def heed(is_stderr: Callable[[], bool]) -> None:
+    """`is_stderr` answers whether descriptor 2 is the program's stderr still, and no file of it."""
+    global _is_stderr
+    _is_stderr = is_stderr
+
+
+def _writes_to_descriptor_2() -> bool:
+    try:
+        return sys.stderr.fileno() == 2
+    except (OSError, ValueError):  # an object of the program's own, such as a notebook's
+        return False
 
 
 def printable(text: str) -> str:

@@ -41,6 +41,8 @@ def start() -> bool:
                 client = native.load()
                 client.set_waiter(_wait_for_driver)
                 client.set_raiser(_raise_behind_driver)
+                client.is_stderr(adopt=waiting.kernel() is not None)
+                faults.heed(client.is_stderr)
                 _client = client
             except (OSError, ImportError, AttributeError) as error:
                 faults.report("loading libnodemgr.so", error)

@@ -53,6 +53,7 @@ _SIGNATURES = {
         (ctypes.c_char_p, ctypes.c_char_p, *_TEXT, ctypes.c_int, ctypes.POINTER(ctypes.c_int)),
     ),
     "nodemgr_progress": (None, (ctypes.c_uint64, ctypes.c_uint64)),
+    "nodemgr_is_stderr": (ctypes.c_int, (ctypes.c_int,)),
     "nodemgr_set_waiter": (None, (WAITER,)),
     "nodemgr_set_raiser": (None, (RAISER,)),
     "nodemgr_publish_env": (None, (ctypes.c_char_p, ctypes.c_char_p)),
@@ -139,6 +140,10 @@ class Native:
     def progress(self, done: int, total: int) -> None:
         """The parts of the task's work that are done; `total` 0: their number is not known."""
         self._library.nodemgr_progress(done, total)
+
+    def is_stderr(self, adopt: bool = False) -> bool:
+        """Whether descriptor 2 is the process's first stderr; `adopt`: from now on it is."""
+        return bool(self._library.nodemgr_is_stderr(adopt))
 
     def set_waiter(self, waiter: Callable[[], int]) -> None:
         self._waiter = WAITER(waiter)  # the C side keeps only the address

@@ -121,10 +121,18 @@ class Notebook(Plain):
         return not self._failed
 
 
-def choose() -> Plain:
+def kernel() -> Any:
+    """The notebook's kernel that this process is, or None.
+
+    It shows what is written to descriptor 2, where it puts a pipe of its own.
+    """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    if shell is not None and getattr(shell, "kernel", None) is not None:
+    return getattr(shell, "kernel", None)
+
+
+def choose() -> Plain:
+    if kernel() is not None:
         from importlib import import_module
 
         return Notebook(import_module("IPython.display").display)

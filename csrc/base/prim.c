@@ -542,26 +542,25 @@ void nm_say_prepare(void)
         atomic_store(&stderr_known, nm_fd_id(STDERR_FILENO, &stderr_id) ? 1 : -1);
 }
 
-/* Number 2 may be a file of the program's own. A log that the program has put there is open for
-   appending. */
-static bool is_still_stderr(void)
+/* Number 2 may be a file or a connection of the program's own by now. */
+bool nm_say_is_stderr(void)
 {
-    struct stat status;
-    if (!file_status(STDERR_FILENO, &status) || atomic_load(&stderr_known) < 0)
-        return false;
-    if (nm_fd_is(STDERR_FILENO, &stderr_id) ||
-        !(S_ISREG(status.st_mode) || S_ISBLK(status.st_mode)))
-        return true;
-    return (fcntl(STDERR_FILENO, F_GETFL) & O_APPEND) != 0;
+    nm_say_prepare();
+    return atomic_load(&stderr_known) > 0 && nm_fd_is(STDERR_FILENO, &stderr_id);
+}
+
+void nm_say_adopt(void)
+{
+    atomic_store(&stderr_known, 0);
+    nm_say_prepare();
 }
 
 static void write_stderr(const char *text, size_t length)
 {
     int saved = errno;
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
-    nm_say_prepare();
     /* POLLERR: no reader, SIGPIPE */
-    if (is_still_stderr() && poll(&ready, 1, SAY_WAIT_MS) == 1 && ready.revents == POLLOUT) {
+    if (nm_say_is_stderr() && poll(&ready, 1, SAY_WAIT_MS) == 1 && ready.revents == POLLOUT) {
         ssize_t ignored = write(STDERR_FILENO, text, length);
         (void)ignored;
     }

@@ -127,8 +127,11 @@ size_t nm_copy(char *out, size_t size, const char *text);
 void nm_printable(char *text);
 
 /* -- messages for the user -- */
-/* once, early: remembers whether there is a stderr (its number may be the program's later) */
+/* at the start of the process: notes which file its stderr is, or that there is none. Later calls
+   do nothing */
 void nm_say_prepare(void);
+bool nm_say_is_stderr(void);         /* is number 2 still that file? Nothing is written elsewhere */
+void nm_say_adopt(void);             /* the file that number 2 is now becomes the stderr */
 /* "nodemgr: ...\n" on stderr, one write, made printable */
 void nm_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* On a terminal: one line that the next call overwrites; "" ends it. Of a text too long for it

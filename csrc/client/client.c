@@ -225,6 +225,13 @@ void nodemgr_publish_env(const char *name, const char *value)
     nm_env_publish(name, value);
 }
 
+int nodemgr_is_stderr(int adopt)
+{
+    if (adopt != 0)
+        nm_say_adopt();
+    return nm_say_is_stderr();
+}
+
 /* -- for the shim -- */
 
 /* The ledger has the slot as stalled (this process was stopped) or fenced. The process beats,

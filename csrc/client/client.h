@@ -61,6 +61,9 @@ NM_API int nodemgr_ask_file(const char *what, const char *argument, char *out, s
 /* The task has done this many of `total` parts of its work; 0: their number is not known. It is
    sent with the beats, at most once a second. */
 NM_API void nodemgr_progress(uint64_t done, uint64_t total);
+/* 1: number 2 is the stderr that the process began with. adopt: the file that is there now becomes
+   its stderr first, where a program is known to show what it receives there. */
+NM_API int nodemgr_is_stderr(int adopt);
 NM_API void nodemgr_set_waiter(int (*waiter)(void)); /* see nm_client_waiter */
 NM_API void nodemgr_publish_env(const char *name, const char *value); /* value NULL removes */
 

@@ -3,8 +3,8 @@
  * Knows: names of Python interpreters, the folders of the payload, the result of cuInit in each
  * state of the client. Must not know: the wire, the ledger, how symbols are hooked.
  *
- * The library is preloaded into every process of an environment. At the start it reads one symbolic
- * link, and does no more unless that names Python; in a setuid program it does not even that.
+ * The library is preloaded into every process of an environment. At the start it notes the stderr
+ * and reads one symbolic link, and does no more unless that names Python.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -123,6 +123,7 @@ static void show_hook_to_python(void)
 
 __attribute__((constructor)) static void start(void)
 {
+    nm_say_prepare();
     if (!nm_is_secure() && runs_python() && nodemgr_preloaded() && nm_is_managed())
         show_hook_to_python();
 }

@@ -237,7 +237,7 @@ def test_what_it_exports_and_what_it_leaves_open(elf: ELFFile) -> None:
         "nodemgr_abi", "nodemgr_preloaded", "nodemgr_managed", "nodemgr_setting", "nodemgr_begin",
         "nodemgr_poll",
         "nodemgr_cancel", "nodemgr_release", "nodemgr_state", "nodemgr_lease", "nodemgr_ask",
-        "nodemgr_ask_file", "nodemgr_progress", "nodemgr_set_waiter",
+        "nodemgr_ask_file", "nodemgr_progress", "nodemgr_is_stderr", "nodemgr_set_waiter",
         "nodemgr_set_raiser",
         "nodemgr_publish_env",
     }  # fmt: skip

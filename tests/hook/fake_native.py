@@ -98,6 +98,9 @@ class Native:
     def lease(self):
         return self.script.get("lease", {}) if self.now[0] is ClientState.HELD else {}
 
+    def is_stderr(self, adopt=False):
+        return True
+
     def set_waiter(self, waiter):
         self.waiter = waiter
 

@@ -64,6 +64,7 @@ def open_notebook(node: Manager, tmp_path: Path) -> Iterator[Callable[..., Noteb
             "PYTHONPATH": ":".join(path),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+        environ.pop("PYTEST_CURRENT_TEST", None)  # a kernel that sees it shows no descriptor 2
         notebooks.append(Notebook(environ, tmp_path))
         return notebooks[-1]
 
@@ -185,6 +186,16 @@ def test_a_refusal_is_the_cells_error_and_the_kernel_lives_on(
     assert refused.error is not None
     assert refused.error.startswith("RuntimeError: nodemgr: ")
     assert notebook.run("os.environ['NODEMGR_GPUS'] = '1'; torch.first_use()").outputs == ["1"]
+
+
+def test_the_line_of_the_quota_reaches_the_cell(node: Manager, envs, open_notebook) -> None:
+    """The kernel puts a pipe of its own in the place of stderr, and shows what comes out of it."""
+    alice, _ = envs
+    notebook = open_notebook(alice)
+    beyond = "import torch, cuda_driver; cuda_driver.allocate(81 << 30)"
+    cell = notebook.run(beyond)
+    assert "CUDA error 2" in (cell.error or "")
+    notebook.until(cell, lambda cell: "out of GPU memory" in cell.stderr)
 
 
 def test_what_the_notebook_starts_belongs_to_its_task(node: Manager, envs, open_notebook) -> None:
