@@ -61,9 +61,12 @@ class Way:
         """The part of the status that changes without an event."""
         raise NotImplementedError
 
-    def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
-        """The facts about a log, and its descriptor if this way brings one."""
-        raise NotImplementedError
+    def stay(self) -> Way:
+        """The same way for many orders in a row: it keeps its connection until `leave`."""
+        return self
+
+    def leave(self) -> None:
+        """Closes what `stay` keeps open."""
 
 
 class AdminWay(Way):
@@ -86,9 +89,6 @@ class AdminWay(Way):
 
     def figures(self) -> Any:
         return ControlConnection(self.run_dir).call("figures")
-
-    def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
-        return self.ask("job_log_read", job=job_id, attempt=attempt), None
 
 
 class UserWay(Way):
@@ -124,11 +124,8 @@ class UserWay(Way):
             os.close(descriptor)
         return answer
 
-    def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
-        told, descriptors = self.exchange(
-            "job_log", ASK_TIMEOUT_S, {"job": job_id, "attempt": attempt}
-        )
-        return told, descriptors[0] if descriptors else None
+    def stay(self) -> UserWay:
+        return StayingWay(self.directory)
 
     def exchange(
         self, verb: str, timeout_s: Optional[float], arguments: Dict[str, Any]
@@ -144,6 +141,32 @@ class UserWay(Way):
             )
         with Conversation(self.socket, timeout_s) as talk:
             return talk.order(verb, arguments)
+
+
+class StayingWay(UserWay):
+    """A client socket with one connection for all orders."""
+
+    def __init__(self, directory: AnyPath) -> None:
+        super().__init__(directory)
+        self._talks: Dict[Optional[float], Conversation] = {}
+        """The connections by the longest time of an answer."""
+
+    def exchange(
+        self, verb: str, timeout_s: Optional[float], arguments: Dict[str, Any]
+    ) -> Tuple[Any, List[int]]:
+        if self.socket is None:
+            return super().exchange(verb, timeout_s, arguments)
+        if timeout_s not in self._talks:
+            self._talks[timeout_s] = Conversation(self.socket, timeout_s).__enter__()
+        try:
+            return self._talks[timeout_s].order(verb, arguments)
+        except BaseException:  # a late answer must not be taken for the next one's
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        while self._talks:
+            self._talks.popitem()[1].__exit__()
 
 
 def conf_of(directory: str) -> Dict[str, str]:

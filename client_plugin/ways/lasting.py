@@ -16,7 +16,7 @@ from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Tuple, TypeVar
+    from typing import Any, Callable, Optional, TypeVar
 
     T = TypeVar("T")
 
@@ -31,11 +31,11 @@ class LastingWay(Way):
     A manager that is absent from the start is an error at once.
     """
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: Way, answered: bool = False) -> None:
+        """`answered`: the manager has answered once."""
         self._way = way
         self.env = way.env
-        self._answered = False
-        """The manager has answered once."""
+        self._answered = answered
 
     def ask(self, verb: str, timeout_s: Optional[float] = ASK_TIMEOUT_S, **arguments: Any) -> Any:
         return self._outlast(lambda: self._way.ask(verb, timeout_s, **arguments))
@@ -43,8 +43,11 @@ class LastingWay(Way):
     def status(self) -> Any:
         return self._outlast(self._way.status)
 
-    def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
-        return self._outlast(lambda: self._way.log(job_id, attempt))
+    def stay(self) -> LastingWay:
+        return LastingWay(self._way.stay(), self._answered)
+
+    def leave(self) -> None:
+        self._way.leave()
 
     def _outlast(self, attempt: Callable[[], T]) -> T:
         since: Optional[float] = None

@@ -75,6 +75,7 @@ ROWS = {
     "job_output": [f"bare file{FIGURE}", f"job's log{FIGURE}", f"job's log, bounded{FIGURE}"],
     "job_start": [f"bare: executed{FIGURE}", f"job: order to news of its end{FIGURE}"],
     "kill_to_grant": [f"kill to pidfd{FIGURE}", f"kill to the next grant{FIGURE}"],
+    "log_followers": [f"calm{FIGURE}", f"beside 20 readers{FIGURE}", "a reader got "],
     "launches/hostile": [f"garbage{FIGURE}{FIGURE}{FIGURE}"],
     "launches/progress_steps": [f"with the hook{FIGURE}{FIGURE}", f"one count{FIGURE}"],
     "launches/shares": [f"bare driver{FIGURE}{FIGURE}", f"gated{FIGURE}{FIGURE}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import codecs
 import fcntl
 import os
@@ -264,7 +265,8 @@ def test_the_output_of_a_job_is_followed(manager: RunningManager, screen: Open) 
 
     def log(offset: int = 0, **_: Any) -> dict[str, Any]:
         piece = written[offset : offset + 65_536]
-        return {"job": "j7", "attempt": 1, "living": True, "at": offset, "data": piece.hex(),
+        return {"job": "j7", "attempt": 1, "living": True, "at": offset,
+                "data": base64.b64encode(piece).decode(),
                 "size_bytes": len(written)}  # fmt: skip
 
     size = len(written)

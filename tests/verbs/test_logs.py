@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any, cast
 
 import pytest
@@ -17,17 +18,19 @@ class Scripted:
         self.stories = stories
         self.opened: list[int | None] = []
 
+    def stay(self) -> Scripted:
+        return self
+
+    def leave(self) -> None: ...
+
     def ask(self, verb: str, **arguments: Any) -> Any:
         if verb == "job_show":
             return {"jobs": [self.stories.pop(0) if len(self.stories) > 1 else self.stories[0]]}
-        text = f"of start {arguments['attempt']}\n".encode()
-        return {"at": arguments["offset"], "data": text[arguments["offset"] :].hex()}
-
-    def log(self, job: str, attempt: int | None) -> tuple[dict[str, Any], None]:
-        self.opened.append(attempt)
-        number = attempt or 1
-        told = {"job": job, "attempt": number, "living": number == 1}
-        return told | self.ask("job_log_read", attempt=number, offset=0), None
+        if "offset" not in arguments:
+            self.opened.append(arguments["attempt"])
+        number, offset = arguments["attempt"] or 1, arguments.get("offset", 0)
+        data = base64.b64encode(f"of start {number}\n".encode()[offset:]).decode()
+        return {"job": "j1", "attempt": number, "living": number == 1, "at": offset, "data": data}
 
 
 def story(state: str, *ended: float | None) -> dict[str, Any]:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from client_plugin.ways.choice import Way
 
 CHECK_S = 0.25
-ASK_EVERY = 4
-"""Looks in vain, after which the manager is asked whether the job still lives."""
+"""Between two looks at a start that has ended while the manager does not know it yet."""
+STANDING_S = 1.0
+"""Between two looks at a job that waits."""
 FINAL = frozenset({"done", "failed", "withdrawn"})
 
 
@@ -51,10 +52,10 @@ def _copy(log: Log) -> None:
     log.close()
 
 
-def _write_next(log: Log) -> bool:
+def _write_next(log: Log, wait: bool = False) -> bool:
     """False: nothing more is there now."""
     expected = log.offset
-    piece = log.read()
+    piece = log.read(wait)
     sys.stdout.flush()
     if piece.at != expected:
         sys.stdout.buffer.write(b"\n")
@@ -131,26 +132,22 @@ def _started(way: Way, job: str, after: int = 0) -> TableRow:
         if line != told_last:
             told_last = line
             say(messages.STANDING(job=job, standing=line))
-        time.sleep(ASK_EVERY * CHECK_S)
+        time.sleep(STANDING_S)
 
 
 def _follow_one(way: Way, job: str, log: Log) -> TableRow:
     """Follows one start until it has ended and its output is copied; returns the job's story."""
-    idle = 0
     while True:
-        if _write_next(log):
-            idle = 0
+        if _write_next(log, wait=True):
             continue
-        idle += 1
-        if idle % ASK_EVERY == 0 or not log.living:
-            told = _show(way, job)
-            attempt = next(
-                (attempt for attempt in told["attempts"] if attempt["number"] == log.attempt), None
-            )
-            if told["state"] in FINAL or attempt is None or attempt["ended"] is not None:
-                while _write_next(log):  # output between the last read and the job's end
-                    pass
-                return told
+        told = _show(way, job)
+        attempt = next(
+            (attempt for attempt in told["attempts"] if attempt["number"] == log.attempt), None
+        )
+        if told["state"] in FINAL or attempt is None or attempt["ended"] is not None:
+            while _write_next(log):  # output between the last read and the job's end
+                pass
+            return told
         time.sleep(CHECK_S)
 
 

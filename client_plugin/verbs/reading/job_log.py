@@ -1,14 +1,14 @@
 """The output of one attempt of a job, read piece by piece over a way to the manager.
 
-Knows: its sources: an open file, answers of the manager, the last lines in the history. Must not
-know: how it is shown.
+Knows: answers of the manager, the last lines in the history. Must not know: how it is shown.
 """
 
 from __future__ import annotations
 
-import os
+import binascii
 
-from client_plugin.ways import log_pieces
+from client_plugin.ways.choice import ASK_TIMEOUT_S
+from client_plugin.ways.log_pieces import Piece
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,56 +19,54 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """One attempt's output, from a file or, for an administrator, piece by piece from the manager.
+    """One attempt's output. If the file is gone: the last lines that the history has."""
 
-    If the file is gone: the last lines that the history has.
-    """
-
-    def __init__(self, way: Way, told: TableRow, descriptor: Optional[int]) -> None:
+    def __init__(self, way: Way, told: TableRow) -> None:
+        """`told`: the first piece."""
         self._way = way
-        self._descriptor = descriptor
         self._first: Optional[TableRow] = told
-        """The first piece, if the log is read piece by piece."""
         self._job: str = told["job"]
         self.attempt: int = told["attempt"]
         self.living: bool = told["living"]
         self.tail: Optional[str] = told.get("tail")
         self.offset = 0
         """The offset of the next piece."""
-        self._size: int = told.get("size_bytes", 0) if descriptor is None else 0
+        self._size: int = told.get("size_bytes", 0)
 
-    def read(self) -> log_pieces.Piece:
-        """The output that was written since the last read; no data: no new output."""
+    def read(self, wait: bool = False) -> Piece:
+        """The output that was written since the last read; no data: no new output.
+
+        `wait`: returns when there is some, or when the attempt has ended.
+        """
         if self.tail is not None:
             piece, self.tail = (
-                log_pieces.Piece(self.offset, self.tail.encode(errors="surrogateescape")),
+                Piece(self.offset, self.tail.encode(errors="surrogateescape")),
                 "",
             )
-        elif self._descriptor is not None:
-            piece = log_pieces.read(self._descriptor, self.offset)
         else:
             told, self._first = self._first, None
-            if told is None:
+            if told is None or (wait and not told["data"]):
                 told = self._way.ask(
-                    "job_log_read", job=self._job, attempt=self.attempt, offset=self.offset
+                    "job_log_read",
+                    timeout_s=None if wait else ASK_TIMEOUT_S,
+                    job=self._job,
+                    attempt=self.attempt,
+                    offset=self.offset,
+                    wait=wait,
                 )
-            piece = log_pieces.Piece(
-                told.get("at", self.offset), bytes.fromhex(told.get("data", ""))
-            )
+            piece = Piece(told.get("at", self.offset), binascii.a2b_base64(told.get("data", "")))
         self.offset = piece.at + len(piece.data)
         return piece
 
     def skip_to_tail(self, most_bytes: int) -> None:
         """The next piece begins at most so far before the present end."""
-        size = self._size if self._descriptor is None else os.fstat(self._descriptor).st_size
-        if size > most_bytes:
-            self.offset, self._first = size - most_bytes, None
+        if self._size > most_bytes:
+            self.offset, self._first = self._size - most_bytes, None
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._way.leave()
 
 
 def open_log(way: Way, job_id: str, attempt: Optional[int]) -> Log:
-    return Log(way, *way.log(job_id, attempt))
+    way = way.stay()
+    return Log(way, way.ask("job_log_read", job=job_id, attempt=attempt))

@@ -16,6 +16,7 @@ from typing import Any
 
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import Transport
+from nodemgr.edge.api.job_logs import LOG_READ_NS
 from nodemgr.edge.api.release_names import to_release
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.clients.client_sessions import ASK_NS, Session
@@ -40,6 +41,8 @@ AT_ONCE = frozenset({"release", "holdings", "sheet"})
 MAX_FILES = 8
 """Descriptors that one connection may be sent: an unread one stays open in the socket."""
 
+VERB_NS = {"job_submit": 0, "job_log_read": LOG_READ_NS}
+"""The cost of an order beyond that of its packet; of any other it is ASK_NS."""
 READ_NS = 10
 """The cost of each byte of an order for its env: a full sheet of JSON takes some 10 ms to read."""
 
@@ -195,8 +198,7 @@ class Questions:
             body = argument
         session.spend(len(body) * READ_NS)
         verb, arguments = parse(body)
-        if verb != "job_submit":
-            session.spend(ASK_NS)
+        session.spend(VERB_NS.get(verb, ASK_NS))
         return self._ordered(session, verb, arguments)
 
     def _keep(self, session: Session, fields: Mapping[str, Any]) -> Any:

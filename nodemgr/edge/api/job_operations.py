@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from client_plugin.messages.form import relayed
 from client_plugin.verbs.presentation.units import MAX_DURATION_MS
-from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast.samples import SampleOwner
@@ -41,6 +40,7 @@ from nodemgr.core.views import job_rows
 from nodemgr.edge.api import bulk_actions, forecast_operations
 from nodemgr.edge.api import job_arguments as kinds
 from nodemgr.edge.api.forecast_operations import ForecastOperations
+from nodemgr.edge.api.job_logs import JobLogs
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.job_waits import Waits
 from nodemgr.edge.api.release_names import to_release
@@ -52,7 +52,6 @@ from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.kernel.processes import group_id, user_id, user_name
 from nodemgr.edge.rpc.operation import (
     Argument,
-    FileReply,
     Later,
     Operation,
     OperationError,
@@ -166,6 +165,7 @@ class JobOperations:
         self._launch_hosts = launch_hosts
         self.waits = Waits(daemon.state)
         daemon.jobs.on_final.append(self.waits.final)
+        self.logs = JobLogs(daemon)
         self._give_up: dict[int, Callable[[], None]] = {}
         """Cancels the wait of each connection."""
         self._tasks = TaskOperations(daemon)
@@ -185,7 +185,6 @@ class JobOperations:
         )
         scope = {"env": Argument(env_name), "since_wall_ns": Argument(integer(0, 2**63 - 1))}
         paged = {"limit": Argument(kinds.limit)}
-        log = {**one, "attempt": Argument(optional(kinds.number))}
         queue = {"queue": Argument(kinds.queue, required=True)}
         ranked = {
             "rank": Argument(kinds.rank), "cap": Argument(optional(kinds.cap)),
@@ -210,9 +209,14 @@ class JobOperations:
             "job_requeue": JobOperation(one, self._requeue),
             "job_wait": JobOperation({"jobs": Argument(kinds.jobs, required=True)}, self._wait),
             "job_orders": JobOperation(bulk_actions.ARGUMENTS, self._many),
-            "job_log": JobOperation(log, self._log, admins=False),
             "job_log_read": JobOperation(
-                {**log, "offset": Argument(kinds.cursor)}, self._log_read, users=False
+                {
+                    **one,
+                    "attempt": Argument(optional(kinds.number)),
+                    "offset": Argument(kinds.cursor),
+                    "wait": Argument(flag),
+                },
+                self._log_read,
             ),
             "queue": JobOperation(
                 {"env": scope["env"], "after": Argument(optional(kinds.cursor_at)), **paged},
@@ -292,10 +296,14 @@ class JobOperations:
         return f"{session.user} (uid {session.identity.uid}){where}"
 
     def closed(self, session: Session) -> None:
-        """Cancels the session's wait."""
+        """Cancels the session's waits."""
+        self.logs.closed(session)
         give_up = self._give_up.pop(session.connection, None)
         if give_up is not None:
             give_up()
+
+    def close(self) -> None:
+        self.logs.close()
 
     # -- submitting --
 
@@ -724,10 +732,10 @@ class JobOperations:
 
     # -- logs --
 
-    def _open_log(self, who: Who, given: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
-        """Returns a log's description and its descriptor.
+    def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any] | Later:
+        """The next piece of a log's output from `offset` on (job_logs.py).
 
-        None: only the history's last lines are left. Raises OperationError."""
+        Raises OperationError."""
         job_id, state = given["job"], self._daemon.state
         ended = [ended.job for ended in self._daemon.journal.ended(job_id, 1)]
         job = next(
@@ -745,35 +753,8 @@ class JobOperations:
         number = given.get("attempt") or job.attempt
         if number == 0 and job_id in state.jobs:
             raise OperationError(messages.NOT_STARTED(job=job_id))
-        answer = {"job": job_id, "attempt": number, "living": job_id in state.jobs}
-        try:
-            return answer, self._daemon.jobs.factory.logs(job_id, number)
-        except FileNotFoundError:
-            tail = next(
-                (attempt.log_tail for attempt in job.attempts if attempt.number == number), None
-            )
-            if tail is None:
-                raise OperationError(messages.NO_LOG(job=job_id, attempt=number)) from None
-            return {**answer, "tail": tail}, None
-
-    def _log(self, who: Who, given: dict[str, Any]) -> Any:
-        answer, descriptor = self._open_log(who, given)
-        return answer if descriptor is None else FileReply(answer, descriptor)
-
-    def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """Reads a log for the control plane, which carries no descriptors.
-
-        Returns the next piece from `offset`, in hexadecimal, its position, and the log's size.
-        """
-        answer, descriptor = self._open_log(who, given)
-        if descriptor is None:
-            return answer
-        try:
-            piece = log_pieces.read(descriptor, given.get("offset", 0))
-            size_bytes = os.fstat(descriptor).st_size
-            return {**answer, "at": piece.at, "data": piece.data.hex(), "size_bytes": size_bytes}
-        finally:
-            os.close(descriptor)
+        waits = given.get("wait", False)
+        return self.logs.read(who.session, job, number, given.get("offset", 0), waits)
 
 
 def _is_named(row: QueueRow, session: Session | None) -> bool:

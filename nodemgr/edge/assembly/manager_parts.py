@@ -131,6 +131,7 @@ class ManagerParts:
             base.loop, base.clock, state, base.journal, ledgers, ports, base.gate, base.no_gate
         )
         stack.callback(self.daemon.close)
+        stack.callback(self.job_orders.close)
         stack.callback(FailureWatch(self.daemon, base.gpus.events).close)
         idle = IdleWatch(self.daemon, self.views.when_figures, self.views.readings)
         self.daemon.informer.subscribe(idle.news, NEWS)

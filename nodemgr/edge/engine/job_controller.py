@@ -140,6 +140,8 @@ class Jobs:
         """Final jobs; their files stay until the store has their end."""
         self.on_final: list[Callable[[str], None]] = []
         """Called with each final job, in the loop, after its end was stored."""
+        self.on_attempt_end: list[Callable[[str], None]] = []
+        """Called with the job of each attempt that has ended."""
         self._sink = ports.sink
         self.factory = ports.executor(self)
         self._log_retention = ports.retention(self.factory)
@@ -358,6 +360,8 @@ class Jobs:
             job = self._state.jobs.get(job_id)
             peak_bytes = 0 if job is None else self._peaks.of_task(job.task_id)
             self._engine.submit(replace(ended, peak_bytes=peak_bytes))
+            for tell in self.on_attempt_end:
+                tell(job_id)
 
         if (
             job is not None
