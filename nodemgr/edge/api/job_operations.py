@@ -141,6 +141,11 @@ MANY = {
     **{name: SUBMISSION[name] for name in FOUND_AROUND},
     "jobs": Argument(kinds.submissions, required=True),
 }
+LOG_PIECE = {
+    "attempt": Argument(optional(kinds.number)),
+    "offset": Argument(kinds.cursor),
+    "wait": Argument(flag),
+}
 MAX_LEASES = 1_000
 """In one answer, which is made in the thread of the past."""
 PAYLOAD = ("argv", "cwd", "environ")
@@ -209,15 +214,7 @@ class JobOperations:
             "job_requeue": JobOperation(one, self._requeue),
             "job_wait": JobOperation({"jobs": Argument(kinds.jobs, required=True)}, self._wait),
             "job_orders": JobOperation(bulk_actions.ARGUMENTS, self._many),
-            "job_log_read": JobOperation(
-                {
-                    **one,
-                    "attempt": Argument(optional(kinds.number)),
-                    "offset": Argument(kinds.cursor),
-                    "wait": Argument(flag),
-                },
-                self._log_read,
-            ),
+            "job_log_read": JobOperation({**one, **LOG_PIECE}, self._log_read),
             "queue": JobOperation(
                 {"env": scope["env"], "after": Argument(optional(kinds.cursor_at)), **paged},
                 self._queue,
