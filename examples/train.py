@@ -1,14 +1,17 @@
 """A training in CuPy, as far as GPUs are concerned.
 
 It imports the framework, holds a batch in device memory, later tries a batch that is too large, and
-ends. Nothing in it knows of nodemgr. It does one step at each line of its input.
+ends. Nothing in it knows of nodemgr. It does one step at each line of its input, and all of them
+where its input has ended.
 
-    python train.py BATCH_BYTES LARGER_BATCH_BYTES
+    python train.py [BATCH_BYTES LARGER_BATCH_BYTES]      (1 GiB and 1 TiB)
 """
 
 import sys
 
 import cupy
+
+GIB = 2**30
 
 
 def step(line: str) -> None:
@@ -17,7 +20,7 @@ def step(line: str) -> None:
 
 
 def main() -> int:
-    batch_bytes, larger_bytes = (int(argument) for argument in sys.argv[1:3])
+    batch_bytes, larger_bytes = (int(argument) for argument in sys.argv[1:3] or (GIB, 1024 * GIB))
     step(f"imported cupy {cupy.__version__} from {cupy.__file__}")
     batch = cupy.cuda.alloc(batch_bytes)
     free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()

@@ -17,7 +17,8 @@ MAX_LINES = 180
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= MAX_LINES
+    shown = re.sub(r"^<!--.*?-->\n", "", README, flags=re.MULTILINE | re.DOTALL)
+    assert len(shown.splitlines()) <= MAX_LINES
 
 
 def test_the_users_page_has_the_command_line_s_table_of_verbs() -> None:

@@ -43,7 +43,7 @@ EXAMPLES = {
     "web page": ("nodemgr web page --run-dir /run/nodemgr",),
     "web revoke": ("nodemgr web revoke w3",),
     "serve": (
-        "nodemgr serve --simulate 2x16GiB --run-dir /tmp/n/run --state-dir /tmp/n/state",
+        "nodemgr serve --simulate 2x16GiB --run-dir ~/try/run --state-dir ~/try/state",
         "nodemgr serve --udp 10.0.0.5:7000",
     ),
     "setup": ("nodemgr setup --dry-run", "nodemgr setup --yes"),
