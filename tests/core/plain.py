@@ -370,11 +370,12 @@ class PlainNode:
         env = request.env
         shareable = self.shareable(env)
         slots = max(0, self.quotas[env].gpus - len(self.used_gpus(env)))
+        away = all(pid in request.away for pid in request.askers)  # what is free may be gone then
         reusable = [
             gpu
             for gpu in shareable
             if (wanted := self.wanted(request, gpu)) == 0
-            or (not self.blind and self.free(env, gpu) >= wanted)
+            or (not away and not self.blind and self.free(env, gpu) >= wanted)
         ]
         reusable.sort(key=lambda gpu: (self.tasks_on(gpu), -self.room(gpu), gpu))
         fresh = self.fresh(request, reserved, self.quota_room(env))[: request.gpus]

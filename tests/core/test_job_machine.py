@@ -18,8 +18,9 @@ from nodemgr.core.model.effects import SendGrant, StartJob, StopJob
 from nodemgr.core.model.entities import Cause
 from tests.core import plain_jobs
 from tests.core.test_machine import Choices, pick
+from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
-from tests.core.world import Node, gpu
+from tests.core.world import gpu
 from tests.support.examples import examples
 
 GPUS = 3
@@ -40,7 +41,7 @@ class Jobs(RuleBasedStateMachine):
             "requeue_pause_ms": plain_jobs.PAUSE_S * 1_000,
             "max_requeue_pause_ms": plain_jobs.LONGEST_PAUSE_S * 1_000,
         }
-        self.node = Node(
+        self.node = TwinNode(
             GPUS,
             ageing_ms=0,
             max_cpu_jobs=most,

@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from nodemgr.core.model.entities import TaskState
 from tests.core import plain
-from tests.core.world import GIB, Node, gpu, key
+from tests.core.twin import TwinNode
+from tests.core.world import GIB, gpu, key
 from tests.support.examples import TIMES, examples
 
 SIZES_GIB = (80, 80, 40)
@@ -44,7 +45,7 @@ class Core(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.node = Node(0, placement="spread")
+        self.node = TwinNode(0, placement="spread")
         self.node.gpus_are([gpu(index, size) for index, size in enumerate(SIZES_GIB)])
         self.plain = plain.PlainNode([size * GIB for size in SIZES_GIB])
         self.lost: set[int] = set()

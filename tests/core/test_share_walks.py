@@ -26,6 +26,7 @@ from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.sharing import preemption as made_to_go
 from nodemgr.core.state import compute
 from nodemgr.core.state.draft import Draft
+from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
 from tests.core.world import Node, key
 from tests.support.examples import examples
@@ -39,7 +40,7 @@ class Shared:
     """A node with three GPUs, and what happens to it."""
 
     def __init__(self) -> None:
-        self.node = Node(3, max_tasks_per_gpu=4)
+        self.node = TwinNode(3, max_tasks_per_gpu=4)
         self.pids = 0
         self.silent: set[int] = set()
         self.lost: set[int] = set()

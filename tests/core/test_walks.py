@@ -153,6 +153,36 @@ def test_a_process_that_asks_anew_still_uses_its_memory_in_the_next_grant() -> N
     assert core.waiters() == [4]
 
 
+@pytest.mark.parametrize("away", ["restart", "disconnect"])
+@pytest.mark.parametrize("part", [0, 2, 4])
+def test_memory_that_is_free_in_its_grant_keeps_no_gpu_for_a_waiter_that_is_away(
+    away: str, part: int
+) -> None:
+    """bob's request for 30 GiB waits for GPU 0, which his task holds; then it is away.
+
+    GPU 2 is alice's again whatever part of GPU 0 is in use: the request waits for its own env. Only
+    some events bring figures of that use, so the answer may not depend on them.
+    """
+    core = Core()
+    core.plain.admin_releases(1)
+    core.node.admin_releases("t1")
+    core.settled()
+    core.ask_anew(_Always(1))
+    core.ask("bob", 1, 30, None, udp=False)
+    core.settled()
+    assert (core.node.gpus_of(1), core.waiters()) == ([0], [3])
+    core.restart() if away == "restart" else core.disconnect(_Always(3), comes_back=False)
+    core.settled()
+    core.release(_Always(2))
+    core.use(_Always(("bob", 0)), part)
+    core.ask_anew(_Always(2))
+    core.settled()
+    assert (core.node.gpus_of(2), core.waiters()) == ([2], [3])
+    core.reconnect(_Always(3))
+    core.settled()
+    assert core.waiters() == ([] if part * 20 <= 50 else [3])
+
+
 class _Always(random.Random):
     """Chooses one option, for any other options beside it."""
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from nodemgr.core.invariants import promises
 from nodemgr.core.lifecycle import timers
 from nodemgr.core.lifecycle.restart import restore
-from nodemgr.core.manager import State, step
+from nodemgr.core.manager import State, Transition, step
 from nodemgr.core.model import encoding, events
 from nodemgr.core.model.effects import (
     Effect,
@@ -98,7 +98,7 @@ class Node:
         self.effects = []
         following: events.Event | None = event
         while following is not None:
-            transition = step(self.state, following, self.now_ns)
+            transition = self._step(following)
             assert promises.check_change(transition, following) == []
             alive = dict(self.state.unreclaimed_alive)
             transition.apply()
@@ -115,6 +115,9 @@ class Node:
         assert self.restored().keys() == self.rows().keys()
         assert self.restored() == self.rows()
         return self.effects
+
+    def _step(self, event: events.Event) -> Transition:
+        return step(self.state, event, self.now_ns)
 
     def _ledger_answers(self) -> events.LimitLowered | None:
         """The answer to the oldest order to lower a limit, unless the ledger is held up."""

@@ -27,7 +27,8 @@ quota holds nothing: a task that ends gives back the GPUs that its next job need
 counts as one that ends now.
 
 A waiting request that is away (disconnected, `timeout_ms` to come back) keeps its place: it is not
-served, and keeps its GPUs.
+served, and keeps its GPUs. Memory that is free in its env's grants does not count for it: others
+may have taken it when it comes back, and only some events bring figures of it.
 A job without GPUs takes none from other requests, and waits only for such jobs (state/cpu_jobs.py).
 A request that is short of compute alone on the GPUs that its env holds keeps that compute from
 later requests with a share, and its env's later requests wait behind it.
@@ -505,6 +506,7 @@ def result_beside(
 ) -> PlacementResult:
     """The result of `judge`, computed once per distinct demand."""
     udp, is_job = placement.udp_askers(request), request.job_id is not None
+    figures = {} if away(draft, request) else scheduling_pass.figures
     same = (
         _whose(draft, request.env),
         request.resumes,
@@ -520,12 +522,11 @@ def result_beside(
         if request.compute_percent is None
         else (request.task_class, request.compute_percent, request.predicted),
         frozenset(reserved),
+        bool(figures),
     )
     result = scheduling_pass.known.get(same)
     if result is None:
-        result = scheduling_pass.known[same] = placement.judge(
-            draft, request, reserved, scheduling_pass.figures
-        )
+        result = scheduling_pass.known[same] = placement.judge(draft, request, reserved, figures)
     return result
 
 

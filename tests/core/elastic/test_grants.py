@@ -12,6 +12,7 @@ from nodemgr.core.model.entities import UNDER_WAY, DenyCode, JobState, Process, 
 from nodemgr.core.model.events import LimitLowered, Match
 from nodemgr.core.state import accounting, elastic_grants
 from nodemgr.core.state.draft import Draft
+from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
 from tests.core.world import GIB, Node
 from tests.support.examples import examples
@@ -250,7 +251,7 @@ class Memory:
     """A node whose grants grow and shrink; with one GPU, tasks with and without ranges share it."""
 
     def __init__(self, gpus: int = GPUS) -> None:
-        self.node = Node(gpus)
+        self.node = TwinNode(gpus)
         self.pids = 0
         self.cut: set[tuple[str, str]] = set()
         """Grants with more in use than a quota that was lowered lets them have."""

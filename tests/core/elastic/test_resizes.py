@@ -29,6 +29,7 @@ from nodemgr.core.scheduler import passes, placement
 from nodemgr.core.scheduler.allocator import Choice
 from nodemgr.core.state import elastic_leases
 from nodemgr.core.state.draft import Draft
+from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
 from tests.core.world import Node, key
 from tests.support.examples import examples
@@ -42,7 +43,7 @@ class Elastic:
     """A node with five GPUs, and what happens to it."""
 
     def __init__(self) -> None:
-        self.node = Node(GPUS)
+        self.node = TwinNode(GPUS)
         self.pids = 0
         self.silent: set[int] = set()
         self.lost: set[int] = set()

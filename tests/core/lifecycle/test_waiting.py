@@ -340,6 +340,28 @@ def test_a_disconnected_waiter_has_the_timeout_to_come_back_to_its_place() -> No
     assert node.gpus_of(10) == [0]
 
 
+def test_a_tick_with_figures_keeps_no_more_gpus_for_a_waiter_that_is_away() -> None:
+    """bob's waiter needs 30 GiB of his own GPU 0, which the figures show as free; it is away.
+
+    carol's grant on GPU 1 shrinks in the same tick: alice gets the room.
+    """
+    node = Node(2)
+    node.quota("bob", 2)
+    node.quota("carol", 1, 80)
+    node.quota("alice", 1, 40)
+    node.asks("bob", 10, 1)
+    node.asks("carol", 20)
+    node.asks("bob", 11, 1, gib=30, used_gib={0: 80})
+    node.disconnects(11)
+    node.asks("alice", 30)
+    node.quota("carol", 1, 40)
+    assert (node.waiting(), node.gpus_of(10)) == ([11, 30], [0])
+    node.uses("bob", 0, 0)
+    node.uses("carol", 1, 40)
+    node.ticks()
+    assert (node.waiting(), node.gpus_of(30)) == ([11], [1])
+
+
 def test_who_does_not_come_back_loses_his_place() -> None:
     node = full_node()
     node.asks("alice", 10)

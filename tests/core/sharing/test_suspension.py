@@ -20,6 +20,7 @@ from nodemgr.core.model.events import Seen
 from nodemgr.core.requests.notify import Standings
 from nodemgr.core.scheduler import own_tasks
 from nodemgr.core.state import accounting
+from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
 from tests.core.world import GIB, MS, Node, gpu, key
 from tests.support.examples import examples
@@ -547,7 +548,7 @@ class Walk:
     """Several envs on two GPUs; the suspension process answers at any later time."""
 
     def __init__(self) -> None:
-        self.node = Node(2, max_tasks_per_gpu=3)
+        self.node = TwinNode(2, max_tasks_per_gpu=3)
         for env, gpus, gib in (("alice", 1, 50), ("bob", 2, 80), ("carol", 1, None)):
             self.node.quota(env, gpus, gib)
         self.pids = 0

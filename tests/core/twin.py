@@ -1,0 +1,81 @@
+"""A node whose events also go to a twin, which a restart made of the store's rows.
+
+Knows: which tables a restart forgets, and who brings their rows back. The twin has those rows too;
+all other tables must be the same, and so must its decision. State that a restart loses and a
+decision reads is thus a failing walk, or a row of FORGOTTEN with the reason why it may be lost.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from nodemgr.core.lifecycle.restart import restore
+from nodemgr.core.manager import State, Transition, step
+from nodemgr.core.model import encoding, events
+from nodemgr.core.state.node_state import DECLARED
+from tests.core.world import Node
+from tests.support.examples import TIMES
+
+FORGOTTEN = {
+    "connections": "each client connects again",
+    "process_of_connection": "each client connects again",
+    "away": "every waiter is away until it connects again",
+    "reasons": "each waiter's line is sent again when it connects",
+    "positions": "each waiter's position is sent again when it connects",
+    "timers": "every deadline starts anew",
+    "agenda": "every deadline starts anew",
+    "wants_figures": "the next pass asks for figures again",
+    "violations": "the next audit finds them again",
+    "unbooked": "the next audit finds them again",
+    "progress": "the task's next report brings it",
+    "idle_since": "an idle task's time starts anew",
+    "idle_warned": "an idle task is warned anew",
+    "calm_since": "a GPU's quiet time starts anew",
+    "left_until": "memory of a process that left a GPU is charged at once",
+    "declined_until": "an elastic task may be offered a GPU again at once",
+    "lowerings": "an elastic grant is ordered to shrink again",
+    "room_since": "a GPU's time with room starts anew",
+    "launch_hosts": "each launch host is reported again",
+    "outlook": "the rates of failures are estimated anew, as of the restart",
+}
+CLOCKS = ("service_ahead_ns", "queue_ahead_ns", "stamped_ns", "version")
+"""They go on from the last stored time, or start anew; numbers stay unique and in order."""
+
+
+EVERY = 4 if TIMES == 1 else 1
+"""A restart costs as much as some events: a deep run makes one after each event."""
+
+
+class TwinNode(Node):
+    _events = 0
+
+    def _step(self, event: events.Event) -> Transition:
+        self._events += 1
+        if self._events % EVERY:
+            return super()._step(event)
+        twin = self._twin()
+        made = step(self.state, event, self.now_ns)
+        again = step(twin, event, self.now_ns)
+        assert again.saved == made.saved
+        assert again.effects == made.effects
+        assert again.published == made.published
+        assert again.then == made.then
+        return made
+
+    def _twin(self) -> State:
+        rows = [
+            (kind, key, encoding.decode(kind, data)) for (kind, key), data in self.store.items()
+        ]
+        twin = restore(self.config, rows, self.now_ns, self.wall_ns)
+        for name in DECLARED:
+            if name not in FORGOTTEN:
+                assert _plain(getattr(twin, name)) == _plain(getattr(self.state, name)), name
+        for name in (*FORGOTTEN, "deadlines", *CLOCKS):
+            setattr(twin, name, copy.copy(getattr(self.state, name)))
+        return twin
+
+
+def _plain(table: dict[Any, Any]) -> dict[Any, Any]:
+    """Members of a group are compared as a set: their order is that of their arrival."""
+    return {key: set(value) if isinstance(value, dict) else value for key, value in table.items()}
