@@ -1,6 +1,6 @@
 """The line that reports the progress of a wait.
 
-It is rewritten in place where that is possible, else printed at each change.
+It is rewritten in place where that is possible, else printed at a change, at most once a minute.
 
 Knows: terminals, IPython's display, the clock. Must not know: the reason of the wait. A process
 draws one line for all its threads; of a task's ranks on this host the first one draws it.
@@ -16,6 +16,8 @@ from typing import Any, Callable
 from . import faults
 
 PREFIX = "nodemgr: "
+LOG_PERIOD_S = 60
+"""Where stderr is no terminal: between two lines of one wait at least (csrc/client/waiting.c)."""
 _drawer: dict[
     str, Wait
     # "drawer" -> the wait that draws. setdefault() is atomic, and an exception could leave a lock
@@ -64,14 +66,19 @@ class Wait:
 
 
 class Plain:
-    """A log: a line when the text changes, no clock."""
+    """A log: a line when the text changes, at most one a minute, no clock."""
 
     def __init__(self) -> None:
         self._text = ""
+        self._printed_ns: int | None = None
 
     def draw(self, text: str, elapsed: str) -> None:
-        if text != self._text:
-            self._text = text
+        now_ns = time.monotonic_ns()
+        period_ns = LOG_PERIOD_S * 1_000_000_000
+        if text != self._text and (
+            self._printed_ns is None or now_ns - self._printed_ns >= period_ns
+        ):
+            self._text, self._printed_ns = text, now_ns
             faults.write(f"{PREFIX}{text}\n")
 
     def finish(self, text: str) -> None:
@@ -83,8 +90,8 @@ class Terminal(Plain):
     """One line, rewritten in place; of a text too long for it the end is cut, never the clock."""
 
     def draw(self, text: str, elapsed: str) -> None:
-        room = columns() - len(f"{PREFIX} ({elapsed})") - 1
-        shown = text if len(text) <= room else text[: max(room - 1, 0)] + "…"
+        room = max(columns() - len(f"{PREFIX} ({elapsed})") - 1, 0)
+        shown = text if len(text) <= room else text[: max(room - 1, 0)] + "…"[:room]
         faults.write(f"\r{PREFIX}{shown} ({elapsed})\x1b[K")
 
     def finish(self, text: str) -> None:
@@ -151,10 +158,8 @@ def columns() -> int:
 
 
 def duration(seconds: int) -> str:
-    """75 -> 1:15, 3675 -> 1:01:15."""
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    """75 -> 0:01:15: the form of all measured time spans."""
+    return f"{seconds // 3_600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def forget() -> None:

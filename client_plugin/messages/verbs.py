@@ -20,6 +20,12 @@ from .form import (
 # -- orders to jobs and queues --
 
 CHANGED = Notice(JOB, "{subject} {done}")
+RUN_BY = Part(PROGRAM, ", or: {interpreter} {name}")
+RELEASED_ALIVE = Notice(
+    JOB,
+    "{task} is released; process {pids} lives on and keeps {size} of GPU memory until it frees"
+    " the memory or ends",
+)
 RESUME_WAITS_FOR_MEMORY = Notice(NODE, "{task} waits for its GPU memory: {reason}")
 ERROR_OF_JOB = Message(JOB, "{job}: {line}")
 MORE_CHANGED = Notice(JOB, "and {more} more of {count}")
@@ -112,9 +118,11 @@ ABSENT_WAIT = Part(MANAGER, "the first use of CUDA will wait for it")
 ABSENT_CPU = Part(MANAGER, "until it is back there is only the CPU")
 ABSENT_ERROR = Part(MANAGER, "until it is back each use of CUDA fails")
 PROGRAM_NOT_FOUND = Message(PROGRAM, "{name}: not found", "check the path of the command")
-PROGRAM_NOT_IN_PATH = Message(PROGRAM, "{name}: not found in PATH", "install it, or name its path")
+PROGRAM_NOT_IN_PATH = Message(
+    PROGRAM, "{name}: not found in PATH", "install it, or name its path{or_by}"
+)
 PROGRAM_NOT_EXECUTABLE = Message(
-    PROGRAM, "{name}: not executable", "name a program that you may execute"
+    PROGRAM, "{name}: not executable", "name a program that you may execute{or_by}"
 )
 NO_INTERPRETER = Message(
     PROGRAM, "{program}: its interpreter is not found", "install it, or correct the #! line"

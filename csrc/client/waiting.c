@@ -9,30 +9,33 @@
 #include "client/session.h"
 
 enum { POLL_MS = 500 }; /* the time in the line goes on */
+#define LOG_PERIOD_NS (60 * NM_SECOND) /* where stderr is a log: between two lines at least */
 
 struct elapsed { char text[32]; };
 
-/* In the form of client_plugin/waiting.py: 0:05, 1:02:05. */
+/* In the form of client_plugin/waiting.py: 0:00:05, 1:02:05. */
 static struct elapsed elapsed_since(uint64_t since_ns)
 {
     struct elapsed elapsed;
     unsigned long long seconds = (nm_now_ns() - since_ns) / NM_SECOND, minutes = seconds / 60;
-    if (minutes < 60)
-        snprintf(elapsed.text, sizeof elapsed.text, "%llu:%02llu", minutes, seconds % 60);
-    else
-        snprintf(elapsed.text, sizeof elapsed.text, "%llu:%02llu:%02llu", minutes / 60,
-                 minutes % 60, seconds % 60);
+    snprintf(elapsed.text, sizeof elapsed.text, "%llu:%02llu:%02llu", minutes / 60, minutes % 60,
+             seconds % 60);
     return elapsed;
 }
 
-static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t since_ns)
+static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t *shown_ns,
+                         uint64_t since_ns)
 {
     char clock[40];
     if (nm_say_terminal()) {
         snprintf(clock, sizeof clock, " (%s)", elapsed_since(since_ns).text);
         nm_say_over(line, clock);
-    } else if (strcmp(line, shown) != 0) {
+    } else if (strcmp(line, shown) != 0 &&
+               (shown[0] == '\0' || nm_now_ns() - *shown_ns >= LOG_PERIOD_NS)) {
         nm_say("%s", line);
+        *shown_ns = nm_now_ns();
+    } else {
+        return;
     }
     nm_copy(shown, NM_LINE_BYTES, line);
 }
@@ -40,7 +43,7 @@ static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t s
 int nm_client_acquire_blocking(bool (*interrupted)(void))
 {
     char line[NM_LINE_BYTES], shown[NM_LINE_BYTES] = "";
-    uint64_t since_ns = nm_now_ns();
+    uint64_t since_ns = nm_now_ns(), shown_ns = 0;
     int state = nodemgr_begin(-1, -1, -1, NULL);
     for (;;) {
         state = nodemgr_poll(POLL_MS, line, sizeof line);
@@ -52,7 +55,7 @@ int nm_client_acquire_blocking(bool (*interrupted)(void))
         if (interrupted()) /* at each turn: a signal may come between two waits */
             nodemgr_cancel();
         else if (line[0] != '\0')
-            show_waiting(line, shown, since_ns);
+            show_waiting(line, shown, &shown_ns, since_ns);
     }
     if (shown[0] != '\0' && nm_say_terminal())
         nm_say_over("", "");

@@ -85,7 +85,8 @@ MORE_THAN_NODE = Message(
 )
 WHOLE_GPU = Message(
     NODE,
-    "{asked} per GPU is more than any GPU here has ({largest}), so that {env} gets whole ones",
+    "{asked} per GPU is more than any GPU here has ({largest}), so each grant of {env} is a whole"
+    " GPU",
     "set less with --memory, unless that is meant",
 )
 GRANT_PENDING = Message(

@@ -45,17 +45,17 @@ def test_status_for_people(nodemgr: Run, manager: RunningManager) -> None:
     assert lines == [
         "GPU  NAME  STATE    MEMORY  GRANTED   USED  UTIL  TEMP  POWER  TASKS  UUID",
         "  0  Sim   healthy  16 GiB   12 GiB  1 GiB     -     -      -      1  GPU-0",
-        "new requests get GPUs in the order spread (setting placement: auto)",
+        "placement policy: spread (setting placement = auto)",
         "",
-        "ENV    GPUS  MEMORY QUOTA  REMAINING  PENDING  OVER UDP  QUEUE",
-        "alice   1/2        24 GiB     12 GiB        -         -  normal",
+        "ENV    GPUS  MEMORY QUOTA  AVAILABLE  PENDING  UDP LIMITS  QUEUE",
+        "alice   1/2        24 GiB     12 GiB        -           -  normal",
         "",
         (
-            "TASK  ENV    STATE    MEMORY  GPUS  USED  UTIL  IDLE         FOR  LAST BEAT  CPU  HOST"
+            "TASK  ENV    STATE    MEMORY  GPUS  USED  UTIL  IDLE      FOR  LAST SEEN  CPU  HOST"
             "  PIDS       WHO             COMMAND"
         ),
         (
-            "t1    alice  running  shared  0        -     -     -  1 min 15 s    0 s ago    -     -"
+            "t1    alice  running  shared  0        -     -     -  0:01:15    0:00:00    -     -"
             "  1,2,3,4+2  eve,root@web-1  python train.py"
         ),
         "",
@@ -72,8 +72,8 @@ def test_what_the_audit_found_stands_below(nodemgr: Run, manager: RunningManager
     }  # fmt: skip
     manager.answers["status"] = status(violations=[found])
     assert nodemgr("status").stdout.splitlines()[-2:] == [
-        "PID  ENV  GPU   USES  MAY USE  WHAT      FOR  ENFORCE  COMMAND",
-        " 77  -      0  2 GiB      0 B  no lease  5 s  warn     ./a.out",
+        "PID  ENV  GPU   USES  MAY USE  WHAT          FOR  ENFORCE  COMMAND",
+        " 77  -      0  2 GiB      0 B  no lease  0:00:05  warn     ./a.out",
     ]
 
 
@@ -246,9 +246,15 @@ def test_an_environment_without_its_manager(nodemgr: Run, short_dir: Path) -> No
 
 def test_release(nodemgr: Run, manager: RunningManager) -> None:
     manager.answers["release"] = {"task": "t1"}
+    manager.answers["status"] = status()
+    manager.answers["status"]["tasks"][0]["memory_bytes"] = 3 << 29
     result = nodemgr("release", "t1")
-    assert (result.returncode, one_line(result)) == (0, "t1 is released")
-    ((verb, arguments),) = manager.orders
+    assert (result.returncode, one_line(result)) == (
+        0,
+        "t1 is released; process 1,2,3,4+2 lives on and keeps 1.5 GiB of GPU memory until it frees"
+        " the memory or ends",
+    )
+    _, (verb, arguments) = manager.orders
     assert (verb, arguments["task"]) == ("release", "t1")
 
 

@@ -113,8 +113,8 @@ def test_the_tables_have_the_figures(nodemgr: Run, manager: RunningManager) -> N
     assert "1 GiB  87 %  61 C  322 W" in lines[1]
     (title,) = (line for line in lines if line.startswith("TASK"))
     row = lines[lines.index(title) + 1]
-    assert "USED  UTIL  IDLE" in title
-    assert "3 GiB  87 %   0 s" in row
+    assert "USED  UTIL     IDLE" in title
+    assert "3 GiB  87 %  0:00:00" in row
     assert "250 %  5 GiB" in row
 
 
@@ -122,10 +122,10 @@ def test_the_tables_have_the_figures(nodemgr: Run, manager: RunningManager) -> N
     ("seconds", "source", "shown"),
     [
         (None, None, "-"),
-        (59, "nvml", "59 s"),
-        (60, "nvml_at_least", ">1 min"),
-        (7_199, "nvml", "1 h"),
-        (90_000, "nvml_at_least", ">1 d"),
+        (59, "nvml", "0:00:59"),
+        (60, "nvml_at_least", ">0:01:00"),
+        (7_199, "nvml", "1:59:59"),
+        (90_000, "nvml_at_least", ">1 d 01:00:00"),
     ],
 )
 def test_idle_time_in_the_table(

@@ -450,9 +450,9 @@ def test_the_line_on_a_terminal_is_written_over(manager: Manager, start: Start) 
     assert before == b""
     assert drawn
     assert all(
-        re.fullmatch(rb"nodemgr: x+ \(\d:\d\d\)", line) and len(line) == 79 for line in drawn
+        re.fullmatch(rb"nodemgr: x+ \(\d:\d\d:\d\d\)", line) and len(line) == 79 for line in drawn
     ), "cut, but for its clock"
-    assert re.fullmatch(rb"nodemgr: 1 GPU granted after \d:\d\d\r\n", last)
+    assert re.fullmatch(rb"nodemgr: 1 GPU granted after \d:\d\d:\d\d\r\n", last)
     os.close(slave)
     os.close(master)
 

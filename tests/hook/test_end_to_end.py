@@ -305,16 +305,16 @@ def test_a_wait_in_vain_says_by_policy_that_the_program_goes_on_on_the_cpu(
     ends = [
         line
         for line in stderr.splitlines()
-        if "waited 1 s in vain: " in line or "not to be had at once: " in line
+        if "timed out after 1 s: " in line or "not available at once: " in line
     ]
     assert ends
     assert all(line.endswith("; the program continues on the CPU (no_gpu=cpu)") for line in ends)
-    assert ("waited 1 s in vain: " in stderr) is (wait == "1")
+    assert ("timed out after 1 s: " in stderr) is (wait == "1")
 
 
 @pytest.mark.parametrize(
     ("wait", "start"),
-    [("0", "nodemgr: not to be had at once: "), ("1", "nodemgr: waited 1 s in vain: ")],
+    [("0", "nodemgr: not available at once: "), ("1", "nodemgr: timed out after 1 s: ")],
 )
 def test_the_same_in_c(node: Manager, alice: str, bob: str, wait: str, start: str) -> None:
     node.quota(alice, 1, no_gpu="cpu")

@@ -39,15 +39,16 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setattr(waiting, "columns", lambda: columns)
 
 
-def test_a_log_gets_a_line_on_change_only(clock, stderr) -> None:
+def test_a_log_gets_a_line_on_change_at_most_one_a_minute(clock, stderr) -> None:
     wait = waiting.Wait()
-    for clock.s, text in enumerate(["place 2", "place 2", "place 1", "place 1"]):
-        wait.show(text)
+    for clock.s, place in [(0, 9), (1, 9), (2, 8), (59, 7), (60, 6), (61, 5), (119, 4), (200, 4)]:
+        wait.show(f"place {place}")
     wait.end("granted")
     assert stderr.getvalue().splitlines() == [
-        "nodemgr: place 2",
-        "nodemgr: place 1",
-        "nodemgr: granted after 0:03",
+        "nodemgr: place 9",
+        "nodemgr: place 6",
+        "nodemgr: place 4",
+        "nodemgr: granted after 0:03:20",
     ]
 
 
@@ -57,13 +58,13 @@ def test_a_terminal_gets_one_line_rewritten_each_second(clock, stderr, monkeypat
     for clock.s, text in [(0, "place 2"), (0, "place 2"), (61, "place 2"), (61, "place 1")]:
         wait.show(text)
     assert stderr.getvalue().split("\r")[1:] == [
-        "nodemgr: place 2 (0:00)\x1b[K",
-        "nodemgr: place 2 (1:01)\x1b[K",
-        "nodemgr: place 1 (1:01)\x1b[K",
+        "nodemgr: place 2 (0:00:00)\x1b[K",
+        "nodemgr: place 2 (0:01:01)\x1b[K",
+        "nodemgr: place 1 (0:01:01)\x1b[K",
     ]
     assert "\n" not in stderr.getvalue()
     wait.end("granted")
-    assert stderr.getvalue().endswith("\r\x1b[Knodemgr: granted after 1:01\n")
+    assert stderr.getvalue().endswith("\r\x1b[Knodemgr: granted after 0:01:01\n")
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60])
@@ -75,7 +76,7 @@ def test_a_long_text_never_wraps_and_keeps_its_clock(
     waiting_line.show("place 7: " + "bob " * 50)
     line = stderr.getvalue().lstrip("\r").removesuffix("\x1b[K")
     assert len(line) < columns
-    assert line.endswith("… (0:00)")
+    assert line.endswith("… (0:00:00)" if columns > 20 else " (0:00:00)")
     waiting_line.end("")
     assert stderr.getvalue().endswith("\r\x1b[K")
 
@@ -120,9 +121,9 @@ def test_a_notebook_gets_one_output_that_updates_itself(clock, stderr, monkeypat
         wait.show("place 1")
     wait.end("granted")
     assert shown == [
-        "displayed: nodemgr: place 1 (0:00)",
-        "updated: nodemgr: place 1 (0:01)",
-        "updated: nodemgr: granted after 0:01",
+        "displayed: nodemgr: place 1 (0:00:00)",
+        "updated: nodemgr: place 1 (0:00:01)",
+        "updated: nodemgr: granted after 0:00:01",
     ]
     assert stderr.getvalue() == ""
 
@@ -141,7 +142,7 @@ def test_a_notebook_whose_display_fails_gets_a_log(clock, stderr, monkeypatch) -
         "nodemgr: IPython's display failed (OSError: no frontend); the program goes on without it;"
         " `nodemgr doctor` checks the client",
         "nodemgr: place 1",
-        "nodemgr: granted after 0:01",
+        "nodemgr: granted after 0:00:01",
     ]
 
 
@@ -203,7 +204,7 @@ def test_only_an_ipython_with_a_kernel_is_a_notebook(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (75, "1:15"), (3675, "1:01:15"), (360000, "100:00:00")]
+    ("seconds", "text"), [(0, "0:00:00"), (75, "0:01:15"), (3675, "1:01:15"), (360000, "100:00:00")]
 )
 def test_durations(seconds: int, text: str) -> None:
     assert waiting.duration(seconds) == text

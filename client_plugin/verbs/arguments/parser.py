@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from client_plugin.messages.form import MessageLine
 
-HELP_WIDTH = 100
+HELP_WIDTH = 80
 HELP_COLUMN = 26
 
 

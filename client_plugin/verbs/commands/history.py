@@ -52,18 +52,18 @@ ATTEMPTS = (
     Column("PEAK", cells.peak, right=True, optional=True),
     Column("EXIT", lambda a: exit_word(a), right=True),
     Column("GPUS", lambda a: tables.gpu_list(a["gpu_indices"])),
-    Column("WHY", lambda a: a["why"] or None, rest=True),
+    Column("WHY", lambda a: a["why"] or None, rest=True, below=True),
 )
 CHOICES = (
     Column("START", lambda a: a["number"], right=True),
     Column("GPUS", lambda a: tables.gpu_list(a["gpu_indices"])),
-    Column("CHOSEN", lambda a: a.get("chosen"), rest=True),
+    Column("CHOSEN", lambda a: a.get("chosen"), rest=True, below=True),
 )
 RESIZES = (
     Column("WHEN", lambda r: _moment(r["time"])),
     Column("GPUS", lambda r: f"{r['from']} to {r['to']}"),
     Column("GPU", lambda r: r["gpu"] if r["gpu_index"] is None else r["gpu_index"], right=True),
-    Column("WHY", lambda r: r["why"], rest=True),
+    Column("WHY", lambda r: r["why"], rest=True, below=True),
 )
 TASKS = (
     Column("TASK", lambda t: t["task"]),
@@ -78,12 +78,12 @@ TASKS = (
 )
 TASK_CHOICES = (
     Column("GPUS", lambda t: tables.gpu_list(t["gpu_indices"])),
-    Column("CHOSEN", lambda t: t["chosen"], rest=True),
+    Column("CHOSEN", lambda t: t["chosen"], rest=True, below=True),
 )
 HISTORY_ENTRIES = (
     Column("WHEN", lambda d: _moment(d["time"])),
     Column("WHO", lambda d: d["who"]),
-    Column("WHAT", lambda d: d["what"], rest=True),
+    Column("WHAT", lambda d: d["what"], rest=True, below=True),
 )
 
 

@@ -28,6 +28,8 @@ CHECK_S = 0.25
 """Between two looks at a start that has ended while the manager does not know it yet."""
 STANDING_S = 1.0
 """Between two looks at a job that waits."""
+LOG_PERIOD_S = 60.0
+"""Between two lines about a wait, where stderr is no terminal."""
 FINAL = frozenset({"done", "failed", "withdrawn"})
 
 
@@ -123,14 +125,14 @@ def _show(way: Way, job: str) -> TableRow:
 
 def _started(way: Way, job: str, after: int = 0) -> TableRow:
     """When it has begun a start beyond that number, or has ended without."""
-    told_last = ""
+    told_last, next_s = "", 0.0
     while True:
         told = _show(way, job)
         if told["state"] in FINAL or any(attempt["number"] > after for attempt in told["attempts"]):
             return told
         line = standing(told)
-        if line != told_last:
-            told_last = line
+        if line != told_last and (sys.stderr.isatty() or time.monotonic() >= next_s):
+            told_last, next_s = line, time.monotonic() + LOG_PERIOD_S
             say(messages.STANDING(job=job, standing=line))
         time.sleep(STANDING_S)
 

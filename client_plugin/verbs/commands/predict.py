@@ -13,7 +13,7 @@ from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption, mistake
 from client_plugin.verbs.launch.watching import watched_findings
 from client_plugin.verbs.presentation import tables
-from client_plugin.verbs.presentation.tables import Column, TableRow
+from client_plugin.verbs.presentation.tables import Column, SizeColumn, TableRow
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
 
@@ -28,8 +28,8 @@ MAX_MODELS = 16
 SOURCES = {"measured": "measured before"}
 COLUMNS = (
     Column("GPU", lambda row: row["name"]),
-    Column("MEMORY", lambda row: tables.size(row["memory_bytes"]), right=True),
-    Column("MARGIN", lambda row: tables.size(row["memory_margin_bytes"]), right=True),
+    SizeColumn("MEMORY", lambda row: row["memory_bytes"]),
+    SizeColumn("MARGIN", lambda row: row["memory_margin_bytes"]),
     Column("USE", lambda row: _percent(row), right=True),
     Column("STEP", lambda row: _step(row), right=True),
     Column("RUN", lambda row: tables.seconds(row["run_seconds"]), right=True),

@@ -27,8 +27,8 @@ WAITING = (
     Column("WAITED", lambda r: tables.seconds(r["waited_seconds"]), right=True, spare=2),
     Column("STARTS ABOUT", cells.expected, spare=1),
     Column("PREDICTED", cells.predicted, right=True, spare=4, optional=True),
-    Column("NAME", lambda r: r["name"] or r["command"], spare=2),
-    Column("WHY", tables.why, rest=True),
+    Column("NAME", lambda r: r["name"] or r["command"], spare=4),
+    Column("WHY", tables.why, rest=True, below=True),
 )
 UNDER_WAY = (
     Column("ID", lambda r: r["id"]),

@@ -7,6 +7,7 @@ from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.commands.queue_actions import AS_USER, FILTERS, order
+from client_plugin.verbs.presentation import cells, tables
 from client_plugin.ways import choice
 from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.faults import say
@@ -15,15 +16,22 @@ from client_plugin.ways.faults import say
 def run(said: Said) -> int:
     tasks = list(dict.fromkeys(said.task))
     if len(tasks) != 1 or said.all_of or said.name or said.state or said.mine:
-        return order(said, tasks, "release", "is released")
+        return order(said, tasks, "release", "is released; its processes live on")
     way = choice.node_or_env(said.whom())
+    there = way.status()["tasks"] if tasks[0].startswith("t") else ()
+    rows = [row for row in there if row["id"] == tasks[0] and not row.get("job")]
     if isinstance(way, choice.UserWay):
         released = way.question("release", tasks[0])
     else:
         released = ControlConnection(said.whom().found_run_dir()).call(
             "release", task=tasks[0], by=choice.user()
         )
-    say(messages.CHANGED(subject=released["task"], done="is released"))
+    pids = cells.pids(rows[0], said.inside) if rows else "-"
+    if pids == "-":
+        say(messages.CHANGED(subject=released["task"], done="is released"))
+    else:
+        size = tables.size(rows[0].get("memory_bytes") or 0) or ""
+        say(messages.RELEASED_ALIVE(task=released["task"], pids=pids, size=size))
     return 0
 
 

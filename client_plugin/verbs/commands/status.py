@@ -6,7 +6,7 @@ from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.presentation import cells, tables, units
-from client_plugin.verbs.presentation.tables import Column, TableRow
+from client_plugin.verbs.presentation.tables import Column, SizeColumn, TableRow
 from client_plugin.verbs.reading import status_warnings
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
@@ -14,6 +14,9 @@ from client_plugin.ways.faults import say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Optional, Sequence
+
+MOST_WAITING = 10
+"""The lines of the queue that it shows; an array is one of them."""
 
 
 def no_quota_yet() -> str:
@@ -54,9 +57,9 @@ def gpu_columns() -> Sequence[Column]:
         Column("GPU", lambda g: g["index"], right=True),
         Column("NAME", lambda g: g["name"], spare=4),
         Column("STATE", cells.gpu_state),
-        Column("MEMORY", lambda g: tables.size(g["memory_total_bytes"]), right=True),
-        Column("GRANTED", lambda g: tables.size(g["memory_granted_bytes"]), right=True),
-        Column("USED", lambda g: tables.size(g["memory_used_bytes"]), right=True),
+        SizeColumn("MEMORY", lambda g: g["memory_total_bytes"]),
+        SizeColumn("GRANTED", lambda g: g["memory_granted_bytes"]),
+        SizeColumn("USED", lambda g: g["memory_used_bytes"]),
         Column("UTIL", lambda g: cells.figure(g, "utilization_percent", "%"), right=True),
         Column("TEMP", lambda g: cells.figure(g, "temperature_c", "C"), right=True, spare=2),
         Column("POWER", lambda g: cells.figure(g, "power_w", "W"), right=True, spare=3),
@@ -72,24 +75,10 @@ def env_columns() -> Sequence[Column]:
     return (
         Column("ENV", lambda e: e["name"]),
         Column("GPUS", lambda e: f"{len(e['gpus'])}/{e['quota']['gpus']}", right=True),
-        Column(
-            "MEMORY QUOTA",
-            lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs",
-            right=True,
-        ),
-        Column("REMAINING", lambda e: tables.size(e["memory_remaining_bytes"]), right=True),
-        Column(
-            "PENDING",
-            lambda e: tables.size(e.get("memory_pending_bytes") or None),
-            right=True,
-            spare=2,
-        ),
-        Column(
-            "OVER UDP",
-            lambda e: tables.size(e.get("memory_capped_bytes") or None),
-            right=True,
-            spare=3,
-        ),
+        SizeColumn("MEMORY QUOTA", lambda e: e["quota"]["memory_bytes"] or "whole GPUs"),
+        SizeColumn("AVAILABLE", lambda e: e["memory_remaining_bytes"]),
+        SizeColumn("PENDING", lambda e: e.get("memory_pending_bytes") or None, spare=2),
+        SizeColumn("UDP LIMITS", lambda e: e.get("memory_capped_bytes") or None, spare=3),
         Column("QUEUE", lambda e: e["quota"]["priority"], spare=1),
     )
 
@@ -112,14 +101,16 @@ def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) 
                 {**t, "gpu_indices": [index_of.get(gpu, gpu) for gpu in t["gpus"]]}
             ),
         ),
-        Column("USED", lambda t: tables.size(t.get("memory_bytes")), right=True),
+        SizeColumn("USED", lambda t: t.get("memory_bytes")),
         Column("UTIL", lambda t: cells.figure(t, "utilization_percent", "%"), right=True),
         Column("IDLE", cells.idle, right=True),
         Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True, spare=1),
         Column("PREDICTED", cells.predicted, right=True, spare=4, optional=True),
-        Column("LAST BEAT", lambda t: cells.ago(t["last_beat_age_seconds"]), right=True, spare=5),
+        Column(
+            "LAST SEEN", lambda t: tables.seconds(t["last_beat_age_seconds"]), right=True, spare=5
+        ),
         Column("CPU", lambda t: cells.figure(t, "host_cpu_percent", "%"), right=True, spare=7),
-        Column("HOST", lambda t: tables.size(t.get("host_memory_bytes")), right=True, spare=8),
+        SizeColumn("HOST", lambda t: t.get("host_memory_bytes"), spare=8),
         Column("PIDS", lambda t: cells.pids(t, inside), spare=3),
         Column("WHO", cells.who, spare=2),
         Column("COMMAND", lambda t: t["command"], rest=True),
@@ -136,7 +127,7 @@ def queue_columns() -> Sequence[Column]:
         Column("SHARE", cells.share, right=True, spare=2, optional=True),
         Column("QUEUE", lambda r: r["priority"], spare=1),
         Column("WHO", cells.who, spare=1),
-        Column("WHY", tables.why, rest=True),
+        Column("WHY", tables.why, rest=True, below=True),
     )
 
 
@@ -229,8 +220,10 @@ def show(status: TableRow, inside: bool = False) -> None:
         tables.show(task_columns(index_of, jobs=jobs, inside=inside), status["tasks"])
     if status["queue"]:
         print()
-        tables.show(queue_columns(), status["queue"])
-        if (more := status.get("queue_length", 0) - len(status["queue"])) > 0:
+        rows = cells.folded(status["queue"])[:MOST_WAITING]
+        tables.show(queue_columns(), rows)
+        shown = sum(row.get("jobs", 1) for row in rows)
+        if (more := status.get("queue_length", len(status["queue"])) - shown) > 0:
             from client_plugin.messages import status as messages
 
             print(messages.MORE_WAIT(more=more))

@@ -11,6 +11,7 @@ import sys
 import time
 
 from client_plugin.verbs.commands import status as status_verb
+from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.reading import status_warnings
 from client_plugin.ways import terminal
 from client_plugin.ways.choice import AdminWay
@@ -84,7 +85,7 @@ class Blocks:
         if self._last is not None:
             print()
         self._last = now
-        print(time.strftime("%Y-%m-%d %H:%M:%S"))
+        print(tables.local_time("%Y-%m-%d %H:%M:%S"))
         status_verb.show(status, self._inside)
         for line in warnings:
             print(line)
@@ -114,7 +115,7 @@ class _Page:
             status_verb.show(status, self._inside)
         finally:
             sys.stdout = stdout
-        title = f"nodemgr status  {time.strftime('%H:%M:%S')}  (Ctrl-C ends)"
+        title = f"nodemgr status  {tables.local_time('%H:%M:%S')}  (Ctrl-C ends)"
         return [title, "", *text.getvalue().splitlines(), *status_warnings.of_status(status)]
 
 

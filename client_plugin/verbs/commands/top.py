@@ -73,7 +73,7 @@ def _model(way: Way) -> TopModel:
 
 def _print(way: Way) -> None:
     width, now_s = terminal.columns(), time.time()
-    clock = time.strftime("%H:%M:%S", time.localtime(now_s))
+    clock = tables.local_time("%H:%M:%S", now_s)
     lines: Sequence[PictureLine] = _model(way).whole(width, now_s, clock)
     if not _has_unicode():
         lines = [in_ascii(line) for line in lines]

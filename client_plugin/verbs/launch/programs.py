@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Optional
 
 
+INTERPRETERS = {".sh": "bash", ".py": "python3"}
+"""The interpreter that starts a script which the system does not start."""
 MAX_INTERPRETERS = 4
 """The kernel follows as many #! lines."""
 _PT_INTERP = 3
@@ -43,14 +45,26 @@ def program_of(name: str) -> str:
         if not os.path.exists(name):
             raise Fault(messages.PROGRAM_NOT_FOUND(name=name), Exit.NOT_FOUND)
         if os.path.isdir(name) or not os.access(name, os.X_OK):
-            raise Fault(messages.PROGRAM_NOT_EXECUTABLE(name=name), Exit.NOT_EXECUTABLE)
+            raise _not_executable(name)
         return name
     found = which(name) if name else None
     if found:
         return found
     if name and which(name, mode=os.F_OK):
-        raise Fault(messages.PROGRAM_NOT_EXECUTABLE(name=name), Exit.NOT_EXECUTABLE)
-    raise Fault(messages.PROGRAM_NOT_IN_PATH(name=name), Exit.NOT_FOUND)
+        raise _not_executable(name)
+    or_by = _or_by(name) if os.path.isfile(name) else ""
+    raise Fault(messages.PROGRAM_NOT_IN_PATH(name=name, or_by=or_by), Exit.NOT_FOUND)
+
+
+def _not_executable(name: str) -> Fault:
+    line = messages.PROGRAM_NOT_EXECUTABLE(name=name, or_by=_or_by(name))
+    return Fault(line, Exit.NOT_EXECUTABLE)
+
+
+def _or_by(name: str) -> str:
+    """The command that starts a script in any case; empty: it is no script that is known."""
+    interpreter = INTERPRETERS.get(os.path.splitext(name)[1])
+    return messages.RUN_BY(interpreter=interpreter, name=name) if interpreter else ""
 
 
 class Preload(enum.Enum):

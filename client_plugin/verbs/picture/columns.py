@@ -135,7 +135,7 @@ TASKS: Sequence[PictureColumn] = (
         key=lambda t: t.get("idle_seconds"), falls=True,
     ),
     PictureColumn(
-        "AGE", lambda t: cells.in_one_unit(t["age"]), right=True, spare=5,
+        "AGE", lambda t: tables.seconds(t["age"]), right=True, spare=5,
         key=lambda t: -t["began_s"], falls=True,
     ),
     PictureColumn(
@@ -163,7 +163,7 @@ QUEUE: Sequence[PictureColumn] = (
         "STARTS ABOUT", lambda r: r["starts"], spare=2, key=lambda r: r.get("expected_start")
     ),
     PictureColumn(
-        "WAITED", lambda r: None if r["age"] is None else cells.in_one_unit(r["age"]),
+        "WAITED", lambda r: tables.seconds(r["age"]),
         right=True, spare=4, key=_waited, falls=True,
     ),
     PictureColumn("NAME", lambda r: r["name"] or r["command"], spare=7),

@@ -85,11 +85,11 @@ def _rounded(value: float, digits: int) -> str:
 
 
 def idle(task: TableRow) -> Optional[str]:
-    """In one unit; `>` where the task may be idle for longer."""
+    """`>` where the task may be idle for longer."""
     seconds = task.get("idle_seconds")
     if seconds is None:
         return None
-    return (">" if task.get("idle_source") == AT_LEAST else "") + in_one_unit(seconds)
+    return f"{'>' if task.get('idle_source') == AT_LEAST else ''}{tables.seconds(seconds)}"
 
 
 def gpu_state(gpu: TableRow) -> str:
@@ -189,19 +189,6 @@ def _from_to(texts: Sequence[Optional[str]]) -> Optional[str]:
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
 
 
-def in_one_unit(seconds: int) -> str:
-    """A duration for a narrow column: `59 s`, `3 h`."""
-    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= unit_s:
-            return f"{seconds // unit_s} {unit}"
-    return f"{seconds} s"
-
-
-def ago(seconds: Optional[float]) -> Optional[str]:
-    text = tables.seconds(seconds)
-    return None if text is None else f"{text} ago"
-
-
 def expected(row: TableRow, now_s: Optional[float] = None) -> Optional[str]:
     """An estimate, and how far it may be wrong; None where nothing is known."""
     start = row.get("expected_start")
@@ -248,6 +235,6 @@ def _array(group: Sequence[TableRow]) -> TableRow:
     )
     peak_bytes = max([row.get("peak_bytes") or 0 for row in group]) or None
     return {
-        **first, "id": f"{array} ({len(group)} jobs)", "reason": reason, "peak_bytes": peak_bytes,
-        "utilization_percent": None,
+        **first, "id": f"{array} ({len(group)} jobs)", "jobs": len(group), "reason": reason,
+        "peak_bytes": peak_bytes, "utilization_percent": None,
     }  # fmt: skip

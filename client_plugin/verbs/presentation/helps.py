@@ -7,16 +7,16 @@ from __future__ import annotations
 
 EXAMPLES = {
     "run": (
-        "nodemgr run --env alice --gpus 2 --class best-effort --wait 10min -- torchrun train.py",
+        "nodemgr run --env alice --gpus 2 --wait 10min -- torchrun train.py",
         "nodemgr run --env alice --gpus 1-4 --elastic -- python train.py",
     ),
     "submit": (
         "nodemgr submit --env alice --gpus 2 --time 4h -- python train.py --seed 1",
-        "nodemgr submit --env alice --gpus 1 --compute 30% --after j12 --from commands.txt",
+        "nodemgr submit --env alice --gpus 1 --after j12 --from commands.txt",
     ),
     "predict": (
         "nodemgr predict -- python train.py --batch 64",
-        "nodemgr predict --gpu A100-80GiB --gpu H100-80GiB --steps 10000 -- python train.py",
+        "nodemgr predict --gpu A100-80GiB --steps 10000 -- python train.py",
     ),
     "queue": ("nodemgr queue", "nodemgr queue --env alice --expand"),
     "queue position": ("nodemgr queue position j12", "nodemgr queue position r17"),

@@ -41,7 +41,7 @@ COLOURS = {
 class Column:
     """A column of a table: its title, and the function that makes a row's cell."""
 
-    __slots__ = ("cell", "optional", "rest", "right", "spare", "title")
+    __slots__ = ("below", "cell", "optional", "rest", "right", "spare", "title")
 
     def __init__(
         self,
@@ -51,12 +51,14 @@ class Column:
         rest: bool = False,
         spare: int = 0,
         optional: bool = False,
+        below: bool = False,
     ) -> None:
         """`right`: numbers stand at the right.
 
         `rest`: the last column may be long, and is cut at the terminal's edge. `spare`, not 0: left
         out where the terminal is too narrow for the table, the highest first. `optional`: left out
-        where no row has a value for it.
+        where no row has a value for it. `below`, of the last column: where the terminal is too
+        narrow for it, its text stands below the row, once for rows in a row that share it.
         """
         self.title = title
         self.cell = cell
@@ -64,6 +66,33 @@ class Column:
         self.rest = rest
         self.spare = spare
         self.optional = optional
+        self.below = below
+
+    def texts(self, rows: Sequence[TableRow]) -> List[str]:
+        """Its cells; a value of None shows as `-`."""
+        values = [self.cell(row) for row in rows]
+        return [printable("-" if value is None else str(value)) for value in values]
+
+
+class SizeColumn(Column):
+    """A column of bytes (or texts in their place), in one unit with one number of digits."""
+
+    def __init__(
+        self,
+        title: str,
+        cell: Callable[[TableRow], object],
+        spare: int = 0,
+        optional: bool = False,
+    ) -> None:
+        super().__init__(title, cell, right=True, spare=spare, optional=optional)
+
+    def texts(self, rows: Sequence[TableRow]) -> List[str]:
+        values = [self.cell(row) for row in rows]
+        sizes = iter(units.format_sizes([value for value in values if isinstance(value, int)]))
+        return [
+            next(sizes) if isinstance(value, int) else "-" if value is None else str(value)
+            for value in values
+        ]
 
 
 ANSI = {"green": 32, "yellow": 33, "red": 31}
@@ -103,27 +132,6 @@ def _line(
     return line
 
 
-def _cell(column: Column, row: TableRow) -> str:
-    value = column.cell(row)
-    return printable("-" if value is None else str(value))
-
-
-def _width(column: Column, rows: Sequence[TableRow]) -> int:
-    return max(len(text) for text in (column.title, *(_cell(column, row) for row in rows)))
-
-
-def _fitting(columns: Sequence[Column], rows: Sequence[TableRow], width_limit: int) -> List[Column]:
-    """The columns that fit.
-
-    Of a column that may be cut, a part stays that is still readable.
-    """
-    needed = {
-        column.title: min(_width(column, rows), REST_LEAST if column.rest else sys.maxsize)
-        for column in columns
-    }
-    return fitting(columns, needed, width_limit)
-
-
 def fitting(
     columns: Sequence[SomeColumn], needed: Mapping[str, int], width_limit: int
 ) -> List[SomeColumn]:
@@ -145,17 +153,46 @@ def render(columns: Sequence[Column], rows: Sequence[TableRow]) -> List[str]:
         for column in columns
         if not column.optional or any(column.cell(row) is not None for row in rows)
     ]
+    texts = {column.title: column.texts(rows) for column in columns}
+    width_of = {title: max(len(text) for text in (title, *cells)) for title, cells in texts.items()}
+    below = None
     limit = terminal.columns() if sys.stdout.isatty() else None
     if limit is not None:
-        columns = _fitting(columns, rows, limit)
-    titles = [column.title for column in columns]
-    cells = [[_cell(column, row) for column in columns] for row in rows]
-    widths = [_width(column, rows) for column in columns]
+        if columns[-1].below and sum(width_of.values()) + len(GAP) * (len(columns) - 1) > limit:
+            *columns, below = columns
+        # of a column that may be cut, a part stays that is still readable
+        needed = {
+            column.title: min(width_of[column.title], REST_LEAST if column.rest else sys.maxsize)
+            for column in columns
+        }
+        columns = fitting(columns, needed, limit)
+    widths = [width_of[column.title] for column in columns]
+    indent = " " * (widths[0] + len(GAP))
     widths[-1] = 0 if not columns[-1].right else widths[-1]
+    cells = zip(*(texts[column.title] for column in columns))
+    titles = [column.title for column in columns]
     lines = [_line(line, columns, widths, limit) for line in (titles, *cells)]
+    if below is not None and limit is not None:
+        lines = _with_texts_below(lines, texts[below.title], limit, indent)
     if not colours_wanted():
         return lines
     return [styled(lines[0]), *(_coloured(line) for line in lines[1:])]
+
+
+def _with_texts_below(
+    lines: Sequence[str], texts: Sequence[str], width_limit: int, indent: str
+) -> List[str]:
+    """The lines of a table, and below each group of rows the text that they share."""
+    import textwrap
+
+    found = [lines[0]]
+    for number, (line, text) in enumerate(zip(lines[1:], texts)):
+        found.append(line)
+        if texts[number + 1 : number + 2] != [text]:
+            found += textwrap.wrap(
+                text, width_limit, initial_indent=indent, subsequent_indent=indent
+            )
+    return found
 
 
 def _coloured(line: str) -> str:
@@ -186,24 +223,23 @@ def size(size_bytes: Optional[int]) -> Optional[str]:
 
 
 def seconds(value: Optional[float]) -> Optional[str]:
-    if not value:  # whole seconds: 0 means less than one
-        return None if value is None else "0 s"
-    return units.format_duration(int(value * 1_000))
+    return None if value is None else units.format_span(int(value))
 
 
 def wall_time(wall_ns: Optional[int]) -> Optional[str]:
-    """Local time, to the second."""
-    return (
-        None
-        if wall_ns is None
-        else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns // 1_000_000_000))
-    )
+    """Local time with its zone, to the second."""
+    return None if wall_ns is None else local_time("%Y-%m-%d %H:%M:%S", wall_ns // 1_000_000_000)
 
 
 def clock_time(wall_s: int, now_s: Optional[float] = None) -> str:
     """Local time of a near moment, to the minute; of another day than now with its date."""
-    then = time.localtime(wall_s)
-    return time.strftime("%H:%M" if then[:3] == time.localtime(now_s)[:3] else "%m-%d %H:%M", then)
+    is_today = time.localtime(wall_s)[:3] == time.localtime(now_s)[:3]
+    return local_time("%H:%M" if is_today else "%m-%d %H:%M", wall_s)
+
+
+def local_time(form: str, wall_s: Optional[float] = None) -> str:
+    """A local time, of now where none is named, with its zone: each time that is shown has one."""
+    return time.strftime(f"{form} %Z", time.localtime(wall_s))
 
 
 def why(row: TableRow) -> str:
@@ -225,13 +261,14 @@ def _received(coming: TableRow) -> str:
     )
 
 
-UTC = "([0-9]{2}):([0-9]{2}) UTC"
+UTC = "([0-9]{2}):([0-9]{2})((?::[0-9]{2})?) UTC"
 """The form of times in the manager's reasons, which is the same for all readers."""
 
 
 def _local(found: re.Match[str]) -> str:
-    minutes = int(found[1]) * 60 + int(found[2]) + time.localtime().tm_gmtoff // 60
-    return f"{minutes // 60 % 24:02}:{minutes % 60:02}"
+    here = time.localtime()
+    minutes = int(found[1]) * 60 + int(found[2]) + here.tm_gmtoff // 60
+    return f"{minutes // 60 % 24:02}:{minutes % 60:02}{found[3]} {here.tm_zone}"
 
 
 def gpu_list(indices: Sequence[object] | None) -> str:

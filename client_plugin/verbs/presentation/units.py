@@ -10,6 +10,8 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import List, Sequence
+
     from client_plugin.messages.form import MessageLine
 
 SIZE_UNITS = {
@@ -160,8 +162,30 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def format_sizes(sizes: Sequence[int]) -> List[str]:
+    """The sizes of one column: one unit, GiB at most, and one number of digits behind the point."""
+    most = max(sizes, default=0)
+    name = next(
+        (name for name in ("GiB", "MiB", "KiB") if most >= SIZE_UNITS[name] or not most), "B"
+    )
+    unit = SIZE_UNITS.get(name, 1)
+    if not any(size_bytes % unit for size_bytes in sizes):
+        return [f"{size_bytes // unit} {name}" for size_bytes in sizes]
+    return [
+        f"<0.1 {name}" if 0 < 20 * size_bytes < unit else f"{size_bytes / unit:.1f} {name}"
+        for size_bytes in sizes
+    ]
+
+
+def format_span(seconds: int) -> str:
+    """A measured time span, as a clock: `0:01:15`, `26 d 02:00:05`; see docs/users.md."""
+    days, rest = divmod(seconds, 86_400)
+    clock = f"{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"{days} d {rest // 3_600:02}:{clock}" if days else f"{rest // 3_600}:{clock}"
+
+
 def format_duration(duration_ms: int) -> str:
-    """A duration for people, of two units at most: `340 ms`, `4.2 s`, `3 min 5 s`, `2 d 1 h`."""
+    """A duration in a sentence or a setting: `340 ms`, `4.2 s`, `3 min 5 s`, `2 d 1 h`."""
     if duration_ms < 1_000:
         return f"{duration_ms} ms"
     if duration_ms < 10_000:

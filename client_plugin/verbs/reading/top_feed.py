@@ -11,6 +11,7 @@ from functools import partial
 
 from client_plugin.messages import top as messages
 from client_plugin.messages.form import sentence
+from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.reading.job_log import open_log
 from client_plugin.verbs.reading.top_reading import read
 from client_plugin.ways import choice
@@ -114,7 +115,7 @@ class TopFeed:
         view = self._model.view
         if view is None or not isinstance(fault, Away):
             return fault.message
-        clock = time.strftime("%H:%M:%S", time.localtime(view.at_s))
+        clock = tables.local_time("%H:%M:%S", view.at_s)
         return sentence(messages.PICTURE_IS_OLD(clock=clock))
 
     def _take_figures(self) -> bool:

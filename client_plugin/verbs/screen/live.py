@@ -24,6 +24,7 @@ from textual.widget import Widget
 
 from client_plugin.verbs.picture.model import KeyOrder, TopModel
 from client_plugin.verbs.picture.spans import in_ascii, without_colours
+from client_plugin.verbs.presentation import tables
 from client_plugin.ways.faults import Exit
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class TopApp(App[int]):
 
     def _lines(self, width: int, height: int) -> List[PictureLine]:
         now_s = self._now()
-        clock = time.strftime("%H:%M:%S", time.localtime(now_s))
+        clock = tables.local_time("%H:%M:%S", now_s)
         lines = self._model.lines(width, height, now_s, clock)
         if not self._is_coloured:
             lines = [without_colours(line) for line in lines]

@@ -8,7 +8,7 @@ import click
 
 from client_plugin.messages.form import sentence
 from client_plugin.verbs.presentation import tables
-from client_plugin.verbs.presentation.tables import Column, TableRow
+from client_plugin.verbs.presentation.tables import Column, SizeColumn, TableRow
 from client_plugin.ways import locations
 from client_plugin.ways.control import ControlConnection, may_control
 from nodemgr.cli.admins import asking
@@ -27,7 +27,7 @@ COLUMNS = (
         spare=3,
     ),
     Column("GPUS LEFT", lambda a: a["remaining_gpus"], right=True, spare=6),
-    Column("MEMORY LEFT", lambda a: tables.size(a["remaining_memory_bytes"]), right=True, spare=5),
+    SizeColumn("MEMORY LEFT", lambda a: a["remaining_memory_bytes"], spare=5),
     Column("GRANTED", lambda a: tables.wall_time(a["granted_wall_ns"])),
     Column(
         "WAITED",

@@ -10,7 +10,7 @@ import click
 
 from client_plugin.messages.form import sentence
 from client_plugin.verbs.presentation import tables
-from client_plugin.verbs.presentation.tables import Column, TableRow
+from client_plugin.verbs.presentation.tables import Column, SizeColumn, TableRow
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 from nodemgr.cli.admins import asking, quota
@@ -23,7 +23,7 @@ READ_BY_ENGINES = ("/etc/cdi", "/var/run/cdi")
 COLUMNS = (
     Column("ENV", lambda e: e["env"]),
     Column("GPUS", lambda e: e["quota"]["gpus"], right=True),
-    Column("MEMORY", lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs", right=True),
+    SizeColumn("MEMORY", lambda e: e["quota"]["memory_bytes"] or "whole GPUs"),
     Column("TASKS", lambda e: len(e["tasks"]), right=True),
     Column("WAITING", lambda e: len(e["waiting"]), right=True),
     Column("DEVICE", lambda e: e["device"]),

@@ -13,7 +13,7 @@ from client_plugin.messages.arguments import SHORT_IDLE
 from client_plugin.messages.form import MessageLine, sentence
 from client_plugin.messages.status import NO_QUOTA_YET
 from client_plugin.verbs.presentation import cells, tables, units
-from client_plugin.verbs.presentation.tables import Column
+from client_plugin.verbs.presentation.tables import Column, SizeColumn
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli.admins import asking
@@ -37,8 +37,8 @@ IDLE_OR_NONE = options.Unit("duration", _parse_idle_ms, none_is="none")
 COLUMNS = (
     Column("ENV", lambda q: q["env"]),
     Column("GPUS", lambda q: q["gpus"], right=True),
-    Column("MEMORY", lambda q: tables.size(q["memory_bytes"]) or "whole GPUs", right=True),
-    Column("PER GPU", lambda q: tables.size(q["memory_per_gpu_bytes"]), right=True, spare=1),
+    SizeColumn("MEMORY", lambda q: q["memory_bytes"] or "whole GPUs"),
+    SizeColumn("PER GPU", lambda q: q["memory_per_gpu_bytes"], spare=1),
     Column("DEFAULT", lambda q: q["default_gpus"], right=True, spare=5),
     Column("QUEUE", lambda q: q["priority"]),
     Column("UP TO", lambda q: q["max_priority"] or q["priority"], spare=7),

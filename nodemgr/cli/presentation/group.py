@@ -18,7 +18,7 @@ from client_plugin.ways.nearest import did_you_mean
 from nodemgr.cli import VERBS
 from nodemgr.cli.presentation.helps import helped
 
-MIN_HELP_COLUMNS, MAX_HELP_COLUMNS = 50, 100
+MIN_HELP_COLUMNS, MAX_HELP_COLUMNS = 50, 80
 
 
 class _Ended(Exception):

@@ -170,12 +170,12 @@ COMPUTE_ABOVE_LIMIT = Message(
 )
 WOULD_WAIT = Message(
     QUEUE,
-    "not to be had at once: {waiting}",
+    "not available at once: {waiting}",
     "wait for it (nodemgr run --wait 10min)",
 )
 WAITED_IN_VAIN = Message(
     QUEUE,
-    "waited {seconds} s in vain: {waiting}",
+    "timed out after {seconds} s: {waiting}",
     "wait longer (nodemgr run --wait), or ask for less",
     note="The request set the limit (`--wait`, NODEMGR_WAIT) and kept its place until then.",
 )

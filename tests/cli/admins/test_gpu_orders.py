@@ -62,7 +62,7 @@ def test_failures_are_reported_shown_and_repaired(manager: Manager) -> None:
     rate, low, high = (row[f"failures_per_1000_hours{bound}"] for bound in ("", "_low", "_high"))
     assert 0 < low < rate < high  # type: ignore[operator]
     assert placement(manager) == {"setting": "auto", "in_force": "reliable", "fault": None}
-    assert "in the order reliable" in nodemgr(manager, "status").stdout
+    assert "placement policy: reliable" in nodemgr(manager, "status").stdout
     assert "wrong results" in nodemgr(manager, "report").stdout
     ordered(manager, "repaired", "2")
     assert gpus(manager)[2]["failures"] == 0

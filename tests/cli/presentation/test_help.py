@@ -64,6 +64,19 @@ def test_a_users_verb_has_examples_that_can_be_typed_so(name: str) -> None:
         parser.parse(USERS[name], words_of(example, name))
 
 
+@pytest.mark.parametrize("words", [*USERS, *ADMINS, ""])
+def test_each_help_fits_a_terminal_of_80_columns(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words in USERS:
+        text = parser.help_of(USERS[words])
+    else:
+        group.main([*words.split(), "--help"])
+        text = capsys.readouterr().out
+    assert text
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
 @pytest.mark.parametrize("name", USERS)
 def test_a_users_verb_shows_every_default(name: str) -> None:
     text = " ".join(parser.help_of(USERS[name]).split())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 
+from client_plugin import waiting
 from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import terminal
@@ -170,10 +173,15 @@ def test_a_narrow_terminal_leaves_out_what_can_be_spared(
 
 
 @pytest.mark.parametrize(
-    ("zone", "shown"), [("UTC0", "22:50"), ("Somewhere-05:30", "04:20"), ("Elsewhere08", "14:50")]
+    ("zone", "shown"),
+    [
+        ("UTC0", ("22:50 UTC", "23:38:12 UTC")),
+        ("Somewhere-05:30", ("04:20 Somewhere", "05:08:12 Somewhere")),
+        ("Elsewhere08", ("14:50 Elsewhere", "15:38:12 Elsewhere")),
+    ],
 )
 def test_times_in_the_managers_words_are_those_of_the_reader(
-    monkeypatch: pytest.MonkeyPatch, zone: str, shown: str
+    monkeypatch: pytest.MonkeyPatch, zone: str, shown: tuple[str, str]
 ) -> None:
     monkeypatch.setenv("TZ", zone)
     time.tzset()
@@ -182,14 +190,15 @@ def test_times_in_the_managers_words_are_those_of_the_reader(
             {
                 "reason": (
                     "place 2 in queue low (after 1 in other queues): needs 1 GPU; next known end"
-                    " 22:50 UTC: bob/eval"
+                    " 22:50 UTC: bob/eval; paused until 23:38:12 UTC"
                 )
             }
         )
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert told == f"needs 1 GPU; next known end {shown}: bob/eval"
+    end, until = shown
+    assert told == f"needs 1 GPU; next known end {end}: bob/eval; paused until {until}"
     assert tables.why({"reason": "held by ann: j1"}) == "held by ann: j1"
 
 
@@ -245,3 +254,102 @@ def test_a_failure_rate_has_few_digits_and_no_exponent() -> None:
     }
     assert cells.failure_rate(row) == "120 (10 to 300)"
     assert cells.failure_rate({}) is None
+
+
+# -- one form in a column
+
+
+def test_measured_time_spans_have_one_form() -> None:
+    spans = [0, 59, 119, 3_600, 86_399, 86_400, 1_000_000]
+    assert [tables.seconds(span) for span in spans] == [
+        "0:00:00", "0:00:59", "0:01:59", "1:00:00", "23:59:59", "1 d 00:00:00", "11 d 13:46:40",
+    ]  # fmt: skip
+    assert tables.seconds(None) is None
+    assert cells.idle({"idle_seconds": 119, "idle_source": cells.AT_LEAST}) == ">0:01:59"
+    assert waiting.duration(119) == tables.seconds(119), "a program's wait has the same form"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "texts"),
+    [
+        ([], []),
+        ([0, 0], ["0 GiB", "0 GiB"]),
+        ([16 << 30, 8 << 30, 0], ["16 GiB", "8 GiB", "0 GiB"]),
+        ([1180 << 20, 764 << 20, 0], ["1.2 GiB", "0.7 GiB", "0.0 GiB"]),
+        ([16 << 30, 1 << 20], ["16.0 GiB", "<0.1 GiB"]),
+        ([3 << 40, 80 << 30], ["3072 GiB", "80 GiB"]),
+        ([764 << 20, 2 << 20], ["764 MiB", "2 MiB"]),
+        ([5], ["5 B"]),
+    ],
+)
+def test_the_sizes_of_a_column_have_one_unit_and_one_number_of_digits(
+    sizes: list[int], texts: list[str]
+) -> None:
+    column = tables.SizeColumn("USED", lambda row: row["size"])
+    assert column.texts([{"size": size} for size in sizes]) == texts
+    assert column.texts([{"size": None}, {"size": "whole GPUs"}]) == ["-", "whole GPUs"]
+
+
+# -- reasons at 80 columns
+
+QUEUE = (
+    Column("PLACE", lambda row: row["place"], right=True),
+    Column("ID", lambda row: row["id"]),
+    Column("WHY", lambda row: row["why"], rest=True, below=True),
+)
+
+
+def test_a_reason_that_does_not_fit_stands_below_its_rows_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, other = "needs 8.0 GiB free on a GPU that alice holds", "needs 2 GPUs; j1 comes first"
+    rows = [
+        {"place": place, "id": f"r{place}", "why": why}
+        for place, why in ((1, first), (2, other), (3, other), (4, first))
+    ]
+    assert tables.render(QUEUE, rows)[2] == f"    2  r2  {other}", "a file has it in each row"
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert tables.render(QUEUE, rows) == [
+        "PLACE  ID",
+        "    1  r1",
+        "       needs 8.0 GiB free on a GPU that",
+        "       alice holds",
+        "    2  r2",
+        "    3  r3",
+        "       needs 2 GPUs; j1 comes first",
+        "    4  r4",
+        "       needs 8.0 GiB free on a GPU that",
+        "       alice holds",
+    ]
+    monkeypatch.setenv("COLUMNS", "55")
+    assert tables.render(QUEUE, rows)[2] == f"    2  r2  {other}", "there is room"
+
+
+# -- zones
+
+
+def test_each_time_that_is_shown_carries_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Somewhere-05:30")
+    time.tzset()
+    try:
+        assert tables.wall_time(10**18) == "2001-09-09 07:16:40 Somewhere"
+        assert tables.clock_time(10**9, 10**9) == "07:16 Somewhere"
+        assert tables.clock_time(10**9, 2 * 10**9) == "09-09 07:16 Somewhere"
+        assert cells.expected({"expected_start": 10**9}, 10**9) == "~07:16 Somewhere"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_no_other_module_writes_a_time() -> None:
+    root = Path(tables.__file__).parents[3]
+    writes = re.compile(r"strftime|ctime\(|isoformat\(")
+    found = [
+        str(path.relative_to(root))
+        for folder in ("client_plugin", "nodemgr")
+        for path in (root / folder).rglob("*.py")
+        if writes.search(path.read_text().replace("fromisoformat", ""))
+    ]
+    assert found == ["client_plugin/verbs/presentation/tables.py"]

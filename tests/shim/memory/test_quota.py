@@ -356,7 +356,7 @@ def test_waiting(make_world: MakeWorld) -> None:
         assert probe.process.stdout.readline() == "0\n"
         told = probe.end().stderr.splitlines()
     assert "place 1: bob holds GPU 0" in told[0]
-    assert re.fullmatch(r"nodemgr: 1 GPU granted after \d+:\d\d", told[1])
+    assert re.fullmatch(r"nodemgr: 1 GPU granted after \d+:\d\d:\d\d", told[1])
 
 
 def test_no_device_wished(env: World) -> None:
