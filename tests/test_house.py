@@ -504,7 +504,7 @@ ROOMS = {
     "verbs.arguments": "verbs.presentation ways",
     "verbs.launch": "verbs.presentation ways prediction",
     "verbs.picture": "verbs.presentation",
-    "verbs.screen": "verbs.picture ways",
+    "verbs.screen": "verbs.picture verbs.presentation ways",
     "verbs.reading": "verbs.picture verbs.presentation ways",
     "verbs.commands":
         "verbs verbs.presentation verbs.arguments verbs.launch verbs.picture verbs.screen "
