@@ -160,7 +160,6 @@ UNINSTALL_FAILED = Message(
     NODE, "could not {step}: {error} ({before}) at the removal", "mend that and run it again"
 )
 COMMAND_FAILED = Message(NODE, "{command}: {error}", "run that command by hand to see more of it")
-MIND = Notice(NODE, "warning: {line}")
 
 # -- the other verbs --
 

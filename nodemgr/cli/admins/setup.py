@@ -54,7 +54,7 @@ def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
     _show(planned)
     if not uninstall:
         for doubt in installation.doubts(machine.program):
-            say(messages.MIND(line=doubt))
+            say(messages.WARNING(line=doubt))
     if not changes:
         click.echo(lines.NOTHING_TO_DO())
         return
