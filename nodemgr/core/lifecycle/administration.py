@@ -35,6 +35,7 @@ def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:
     for uuid, grant in before.items():
         if draft.grants[event.env, uuid] != grant:
             leasing.publish_grant(draft, event.env, uuid)
+    leasing.raise_pending(draft)  # in this step: its answer says that the new limit holds
     draft.wake_scheduler()
 
 

@@ -614,6 +614,15 @@ def set_memory(draft: Draft, grant: Grant, memory_bytes: int) -> None:
         publish_grant(draft, grant.env, grant.uuid)
 
 
+def raise_pending(draft: Draft) -> None:
+    """Raises grants that are below the quota for lack of room, as far as the GPU has room now."""
+    for env, uuid in sorted(draft.unsettled):
+        grant = draft.grants[env, uuid]
+        target_bytes = accounting.target(draft, grant)
+        if grant.memory_bytes < target_bytes and not accounting.is_parked(grant):
+            set_memory(draft, grant, min(target_bytes, accounting.most(draft, grant)))
+
+
 def publish_grant(draft: Draft, env: str, uuid: Uuid) -> None:
     grant = draft.grants[env, uuid]
     draft.publish(

@@ -30,7 +30,7 @@ def match(
     requests.
     """
     draft.scheduler_ran()
-    _raise_pending(draft)
+    leasing.raise_pending(draft)
     scheduling_pass = SchedulingPass(figures)
     has_grown = False
     has_waiter = not draft.state.idle_since
@@ -148,12 +148,3 @@ def _may_become_free(draft: Draft, request: Request, gpu: Gpu) -> bool:
         return False
     most_bytes = max(grant.memory_bytes, accounting.full_grant(draft.envs[request.env].quota, gpu))
     return (request.memory_bytes or 0) <= most_bytes - grant.kept_bytes
-
-
-def _raise_pending(draft: Draft) -> None:
-    """Raises grants that are below the quota for lack of room, as far as the GPU has room now."""
-    for env, uuid in sorted(draft.unsettled):
-        grant = draft.grants[env, uuid]
-        target_bytes = accounting.target(draft, grant)
-        if grant.memory_bytes < target_bytes and not accounting.is_parked(grant):
-            leasing.set_memory(draft, grant, min(target_bytes, accounting.most(draft, grant)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from nodemgr.core.manager import step
 from nodemgr.core.model.effects import EnvChanged, SetLimit
-from nodemgr.core.model.entities import DenyCode
+from nodemgr.core.model.entities import DenyCode, Quota
+from nodemgr.core.model.events import SetQuota
 from nodemgr.core.state import accounting
 from tests.core.world import GIB, MS, Node
 
@@ -46,6 +48,17 @@ def test_a_raised_quota_applies_as_far_as_the_gpu_has_room_and_the_rest_when_it_
     node.dies(20)
     assert node.grant_gib("alice", 0) == (60, 60)
     assert node.of(SetLimit)[-1] == SetLimit("alice", "GPU-0", 0, 60 * GIB, 80 * GIB)
+
+
+def test_a_raised_quota_is_in_the_ledger_before_its_order_is_answered() -> None:
+    """The answer follows the effects of its own step; the pass that follows may come later."""
+    node = Node(1)
+    node.quota("alice", 1, 30)
+    node.asks("alice", 10)
+    order = SetQuota("alice", Quota(1, 60 * GIB), "root", node.wall_ns)
+    assert SetLimit("alice", "GPU-0", 0, 60 * GIB, 80 * GIB) in step(
+        node.state, order, node.now_ns
+    ).effects
 
 
 def test_a_pending_raise_comes_before_who_waits() -> None:
