@@ -1,10 +1,10 @@
 """The things that users, their scripts and older stores rely on stay as they are.
 
-A difference here is a change that they notice. Where it is wanted: name it in CHANGELOG.md, then
-write the record anew by `python -m tests.golden.recorder > tests/golden/recorded.json`. The stores
-in the other files were written by versions before the store had a number: earlier_store.json lacks
-the tables of the web page's tokens, of the GPUs' use and of samples, store.json the last two. A
-version with a further migration adds its predecessor's store.
+A difference here is a change that they notice. Where it is wanted: name it in the commit (after the
+first release in CHANGELOG.md), then write the record anew by `python -m tests.golden.recorder >
+tests/golden/recorded.json`. The stores in the other files were written by versions before the store
+had a number: earlier_store.json lacks the tables of the web page's tokens, of the GPUs' use and of
+samples, store.json the last two. A version with a further migration adds its predecessor's store.
 """
 
 from __future__ import annotations
