@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import glob
 import os
 import re
 import shutil
@@ -20,23 +19,20 @@ import struct
 from contextlib import suppress
 from typing import Iterator, List, Optional, Sequence, Tuple
 
+from . import isolation
+from .isolation import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, check, mount
+
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
-MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4_096, 16_384, 1 << 18
-MOUNT_SETATTR, AT_RECURSIVE, READ_ONLY = 442, 0x8000, 1
 PR_SET_PDEATHSIG = 1
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 LEFT_ALONE = ("/proc", "/sys", "/dev", "/run")
 """Directories of the kernel and of services: read-only, without an overlay."""
 TEMPORARY = ("/tmp", "/var/tmp")
-CONTAINER_ENV = "/run/nodemgr-env"
-"""The files of the environment are hidden: no program finds the way to a lease."""
 MAX_OVERLAYS = 200
 MAX_TOP_ENTRIES = 2_000
 MAX_COPIED_BYTES = 4 << 20
 """Of a file at the top of a directory with mounts below it; a larger one is read-only there."""
-GPU_DEVICES = ("nvidia*", "nvidia-caps/*", "nvgpu/*", "dri/*", "kfd", "dxg")
-"""Below /dev: files by which a program reaches a GPU, whatever its variables say."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,7 +47,7 @@ def unshare() -> bool:
     user, group = os.geteuid(), os.getegid()
     if user == 0 and _libc.unshare(flags) == 0:
         return False
-    _check(_libc.unshare(flags | CLONE_NEWUSER))
+    check(_libc.unshare(flags | CLONE_NEWUSER))
     for name, text in (
         ("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")
     ):  # fmt: skip
@@ -65,8 +61,12 @@ def end_with_parent(number: int) -> None:
     _libc.prctl(PR_SET_PDEATHSIG, number)
 
 
-def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, str]]:
+def confine(
+    scratch: str, roots: Optional[List[str]], hidden: Sequence[str], needed: Sequence[str]
+) -> List[Tuple[str, str]]:
     """Hide the disk behind overlays; (directory, its upper layer) of each. Raises OSError.
+
+    `hidden`: socket files; `needed`: directories that stay in view below /run.
 
     `roots`: the directories that have one, and the rest of the disk is read-only; None: all. A
     working directory that takes no files has none where the user could not write to it either, and
@@ -74,7 +74,7 @@ def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, 
     `scratch` is an empty directory: a file system in memory stands there, for this process and its
     children alone.
     """
-    _mount("none", "/", None, MS_REC | MS_PRIVATE)
+    mount("none", "/", None, MS_REC | MS_PRIVATE)
     mounted = mount_points(_read("/proc/self/mountinfo"))
     here = os.getcwd()
     is_written_to = here != "/" and os.access(here, os.W_OK)
@@ -82,8 +82,8 @@ def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, 
     lower = [(path, _opened(path)) for path in _covered(mounted, tops, here)]
     covered = (*LEFT_ALONE, *dict(lower))
     has_mounts_below = is_written_to and not any(_is_below(here, path) for path in covered)
-    _set_read_only()
-    _mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, f"size={_most_bytes()}")
+    isolation.set_read_only("/")
+    mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, f"size={_most_bytes()}")
     own = _opened(scratch)
     layers = []
     if has_mounts_below and _overlay_above_mounts(here, mounted, f"/proc/self/fd/{own}/top"):
@@ -95,17 +95,12 @@ def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, 
         os.close(directory)
     if is_written_to and not any(_is_below(here, path) for path, _ in layers):
         raise OSError(errno.EINVAL, f"no overlay can stand on {here}")
-    _mount(f"/proc/self/fd/{own}", scratch, None, MS_BIND)
+    isolation.hide_devices()
+    isolation.guard_kernel()
+    isolation.hide_services(hidden, [here, *needed])
+    os.makedirs(scratch, exist_ok=True)
+    mount(f"/proc/self/fd/{own}", scratch, None, MS_BIND)
     os.close(own)
-    for kind, place in (("tmpfs", "/dev/shm"), ("proc", "/proc")):
-        with suppress(OSError):  # a kernel that hides parts of /proc allows no second one
-            _mount(kind, place, kind, MS_NOSUID | MS_NODEV)
-    for path in device_files("/dev"):
-        with suppress(OSError):  # it went away meanwhile
-            _mount("/dev/null", path, None, MS_BIND)
-    for path in {CONTAINER_ENV, os.environ.get("NODEMGR_ENV_DIR", CONTAINER_ENV)}:
-        with suppress(OSError):  # no environment is there
-            _mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, "size=4k")
     _loopback_up()
     return layers
 
@@ -113,11 +108,6 @@ def confine(scratch: str, roots: Optional[List[str]] = None) -> List[Tuple[str, 
 def _most_bytes() -> int:
     """The files that the command writes are in memory: at most an eighth of the machine's."""
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
-
-
-def device_files(root: str) -> List[str]:
-    found = [path for name in GPU_DEVICES for path in glob.glob(os.path.join(root, name))]
-    return sorted(path for path in found if not os.path.isdir(path))
 
 
 def mount_points(mountinfo: str) -> List[str]:
@@ -178,15 +168,6 @@ def _is_below(path: str, root: str) -> bool:
     return os.path.join(path, "").startswith(os.path.join(root, ""))
 
 
-def _set_read_only() -> None:
-    attributes = struct.pack("=QQQQ", READ_ONLY, 0, 0, 0)
-    _check(
-        _libc.syscall(
-            MOUNT_SETATTR, -1, b"/", AT_RECURSIVE, attributes, ctypes.c_size_t(len(attributes))
-        )
-    )
-
-
 def _overlay(path: str, lower: int, layer: str) -> bool:
     """Whether an overlay stands at `path` now; a file system that allows none stays read-only."""
     os.makedirs(f"{layer}/upper", exist_ok=True)
@@ -199,7 +180,7 @@ def _overlay(path: str, lower: int, layer: str) -> bool:
     options = f"lowerdir=/proc/self/fd/{lower},upperdir={layer}/upper,workdir={layer}/work"
     for more in (",userxattr", ""):
         try:
-            _mount("overlay", path, "overlay", 0, options + more)
+            mount("overlay", path, "overlay", 0, options + more)
         except OSError:
             continue
         return True
@@ -225,7 +206,7 @@ def _overlay_above_mounts(path: str, mounted: Sequence[str], layer: str) -> bool
     os.close(directory)
     for point, source in held:
         if is_there:
-            _mount(f"/proc/self/fd/{source}", point, None, MS_BIND | MS_REC)
+            mount(f"/proc/self/fd/{source}", point, None, MS_BIND | MS_REC)
         os.close(source)
     return is_there
 
@@ -281,18 +262,3 @@ def _loopback_up() -> None:
 def _read(path: str) -> str:
     with open(path) as file:
         return file.read()
-
-
-def _mount(source: str, target: str, kind: object, flags: int, options: str = "") -> None:
-    _check(
-        _libc.mount(
-            os.fsencode(source), os.fsencode(target), os.fsencode(kind or "none"),  # type: ignore[arg-type]
-            ctypes.c_ulong(flags), os.fsencode(options) or None,
-        )
-    )  # fmt: skip
-
-
-def _check(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno() or errno.EPERM
-        raise OSError(number, os.strerror(number))

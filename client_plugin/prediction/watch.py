@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set
 
-from . import confinement, outcome
+from . import confinement, isolation, outcome
 
 POLL_S = 0.05
 GRACE_S = 1.0
@@ -149,6 +149,7 @@ def _keep(order: WatchOrder, scratch: str, writing: int, parent: int) -> None:
             told = _run(order, scratch, [])
         else:
             own = confinement.own_roots(os.getcwd(), os.geteuid())
+            hidden = isolation.sockets()
             roots = own if confinement.unshare() else None
             confinement.end_with_parent(signal.SIGKILL)  # a new user namespace forgets it
             _end_if(os.getppid() != parent)
@@ -161,7 +162,10 @@ def _keep(order: WatchOrder, scratch: str, writing: int, parent: int) -> None:
             confinement.end_with_parent(signal.SIGKILL)
             _end_if(bool(select.select([lives], [], [], 0)[0]))  # its parent has no PID here
             os.close(lives)
-            told = _run(order, scratch, confinement.confine(scratch, roots))
+            places = order.variables.get("PATH", "").split(":")
+            needed = [os.path.dirname(order.program), *filter(None, places)]
+            layers = confinement.confine(scratch, roots, hidden, needed)
+            told = _run(order, scratch, layers)
         code = 0
     except OSError as error:
         told = Watched({}, None, "", [], f"{error.strerror or error}")
@@ -254,6 +258,8 @@ def _start(order: WatchOrder, outputs: List[OutputTail], outcomes: str) -> int:
             _redirect(output.writing, stream)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
+        if order.is_confined:
+            isolation.give_up_rights()
         told = {outcome.VARIABLE: outcomes, outcome.CONFINED: str(int(order.is_confined))}
         os.execve(order.program, order.command, {**order.variables, **told})
     except BaseException as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from client_plugin.prediction import confinement, outcome
+from client_plugin.prediction import confinement, isolation, outcome
 from client_plugin.prediction.watch import Watched, WatchOrder, last_line, watch
+from tests.support import ordinary
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.ordinary import CHECKOUT
 
@@ -97,7 +101,7 @@ def run_as_user(
         try:
             libc = ctypes.CDLL(None)
             libc.unshare(confinement.CLONE_NEWNS)
-            confinement._mount("none", "/", None, confinement.MS_REC | confinement.MS_PRIVATE)
+            isolation.mount("none", "/", None, isolation.MS_REC | isolation.MS_PRIVATE)
             before()
             os.setgroups([])
             os.setgid(user)
@@ -133,7 +137,7 @@ def test_what_is_mounted_below_a_user_s_directory_stays_in_view(here: Path) -> N
     os.chdir(here / "own" / "work")
 
     def mount() -> None:
-        confinement._mount("tmpfs", str(here / "own" / "cache"), "tmpfs", 0, f"uid={USER},mode=755")
+        isolation.mount("tmpfs", str(here / "own" / "cache"), "tmpfs", 0, f"uid={USER},mode=755")
         (here / "own" / "cache" / "data").write_text("old")
         os.chown(here / "own" / "cache" / "data", USER, USER)
 
@@ -162,9 +166,9 @@ def test_a_working_directory_may_have_mounts_below_it(here: Path, is_root: bool)
     os.chdir(own)
 
     def mount() -> None:
-        confinement._mount("tmpfs", str(own / "data"), "tmpfs", 0, f"uid={USER},mode=755")
+        isolation.mount("tmpfs", str(own / "data"), "tmpfs", 0, f"uid={USER},mode=755")
         (own / "data" / "f").write_text("mounted\n")
-        confinement._mount(str(own / "src" / "a"), str(own / "conf"), None, confinement.MS_BIND)
+        isolation.mount(str(own / "src" / "a"), str(own / "conf"), None, isolation.MS_BIND)
 
     script = (
         "set -e; grep -q mounted data/f; grep -q old link; test -s large; cat conf >>new; "
@@ -247,6 +251,115 @@ def test_there_is_no_network_but_a_loopback() -> None:
         print([name for _, name in socket.if_nameindex()])
         """)
     assert (seen.exit_status, seen.last_line) == (0, "['lo']")
+
+
+def reach_python() -> None:
+    """An interpreter below root's home is in view of an ordinary user, too."""
+    ordinary._make_reachable({Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve()})
+
+
+HOSTILE = """
+import ctypes, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWUSER, CLONE_NEWNS, MNT_DETACH = 0x10000000, 0x20000, 2
+
+def connects(address):
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(address)
+
+def opens(path):
+    os.close(os.open(path, os.O_WRONLY))
+
+def unmounts(path):
+    if libc.umount2(path.encode(), MNT_DETACH):
+        raise OSError(ctypes.get_errno(), path)
+
+def unmounts_with_rights(path):
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    unmounts(path)
+
+def traces():
+    opens("/proc/1/mem")
+
+def sees(path):
+    if not os.listdir(path):
+        raise OSError(2, path)
+
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status"))
+got = [name for name in ("CapInh", "CapAmb") if int(status[name], 16)]
+got += [name for name in ("CapPrm", "CapEff", "CapBnd") if int(status[name], 16) & ~2]
+for attempt in {attempts}:
+    try:
+        eval(attempt)
+        got.append(attempt)
+    except OSError:
+        pass
+print(got, "NoNewPrivs", status["NoNewPrivs"].strip())
+"""
+"""Prints which of a list of attempts succeeded, and its rights but CAP_DAC_OVERRIDE."""
+
+
+def disks() -> list[str]:
+    return [str(path) for path in Path("/dev").iterdir() if path.is_block_device()]
+
+
+@pytest.mark.usefixtures("namespaces")
+@pytest.mark.parametrize("is_root", [True, False])
+def test_a_hostile_command_reaches_no_service_and_no_setting(here: Path, is_root: bool) -> None:
+    """Bare, as root, it gets each of them: the test of the test."""
+    if os.geteuid() != 0:
+        pytest.skip("becomes an ordinary user")
+    hidden, named = Path(f"/run/nodemgr-test-{os.getpid()}"), here / "own"
+    named.mkdir()
+    os.chown(named, USER, USER)
+    hidden.mkdir()
+    name = f"\0nodemgr-test-{os.getpid()}"
+    places = [str(hidden / "socket"), str(named / "socket"), name]
+    attempts = [f"connects({place!r})" for place in places]
+    settings = ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/dev/kmsg", *disks()]
+    attempts += [f"opens({path!r})" for path in settings if os.path.exists(path)]
+    attempts += [f"sees({str(hidden)!r})", "traces()"]
+    last = ["unmounts('/tmp')", "unmounts('/dev')", "unmounts_with_rights('/dev')"]
+    program = named / "hostile.py"
+    program.write_text(HOSTILE.replace("{attempts}", repr([*attempts, *last])))
+    os.chdir(named)
+    try:
+        with contextlib.ExitStack() as services:
+            for place in places:
+                service = services.enter_context(socket.socket(socket.AF_UNIX))
+                service.bind(place)
+                service.listen()
+                if place != name:
+                    os.chmod(place, 0o666)
+            bare = subprocess.check_output(
+                [sys.executable, "-c", HOSTILE.replace("{attempts}", repr(attempts))], text=True
+            )
+            certain = [*attempts[:4], f"sees({str(hidden)!r})"]
+            assert all(repr(attempt) in bare for attempt in certain), bare
+            script = f"exec {sys.executable} -S {program}"
+            seen = run_as_user(script, reach_python, 0 if is_root else USER)
+    finally:
+        shutil.rmtree(hidden)
+    assert (seen.fault, seen.exit_status) == ("", 0), seen
+    assert seen.last_line == "[] NoNewPrivs 1"
+
+
+@pytest.mark.usefixtures("namespaces", "here")
+def test_a_command_has_the_devices_and_terminals_that_programs_expect() -> None:
+    seen = run("""
+        import os, multiprocessing.shared_memory as memory
+        assert os.read(os.open("/dev/urandom", os.O_RDONLY), 4)
+        open("/dev/null", "w").write("x")
+        assert os.path.exists("/dev/fd/1") and os.path.exists("/dev/stdout")
+        memory.SharedMemory("nodemgr-test", create=True, size=8).unlink()
+        os.openpty()
+        print(sorted(os.listdir("/dev")))
+        """)
+    assert seen.last_line == str(
+        ["fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty",
+         "urandom", "zero"]
+    )  # fmt: skip
 
 
 @pytest.mark.usefixtures("here")
@@ -413,19 +526,8 @@ def test_a_file_that_is_no_outcome_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("namespaces")
-def test_gpus_and_the_environment_are_hidden(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "gpu0").write_text("a GPU")
+def test_the_environment_is_hidden(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "env").mkdir()
     (here / "env" / "client.conf").write_text("x")
-    monkeypatch.setattr(confinement, "device_files", lambda _root: [str(here / "gpu0")])
     monkeypatch.setenv("NODEMGR_ENV_DIR", str(here / "env"))
-    seen = run("import os; print('read', [open('gpu0').read()], os.listdir('env'))")
-    assert (seen.exit_status, seen.last_line) == (0, "read [''] []")
-
-
-def test_device_files_are_those_of_gpus(tmp_path: Path) -> None:
-    (tmp_path / "nvidia-caps").mkdir()
-    for name in ("nvidia0", "nvidiactl", "nvidia-caps/nvidia-cap1", "null", "kfd"):
-        (tmp_path / name).touch()
-    found = [os.path.relpath(path, tmp_path) for path in confinement.device_files(str(tmp_path))]
-    assert found == ["kfd", "nvidia-caps/nvidia-cap1", "nvidia0", "nvidiactl"]
+    assert run("import os; print('sees', os.listdir('env'))").last_line == "sees []"
