@@ -328,13 +328,38 @@ def wished_gpus(environ: Mapping[str, str], default_gpus: int) -> int:
     is_available() and device_count() before.
     """
     value = environ.get("CUDA_VISIBLE_DEVICES")
-    seen = None if value is None else len(visible_devices(value))
-    if seen is not None and "NODEMGR_VISIBLE" in environ:
-        return seen  # all or a part of what was granted
-    least = environ.get("NODEMGR_GPUS", "").partition("-")[0]
-    asked = _number(least or None, default_gpus if seen is None else seen)
-    granted = max(asked, _number(environ.get("LOCAL_WORLD_SIZE"), 0)) if asked else 0
-    return granted if seen is None else min(seen, granted)
+    chosen = None if value is None else visible_devices(value)
+    granted = environ.get("NODEMGR_VISIBLE")
+    if chosen is not None and granted is not None:
+        return _seen(chosen, visible_devices(granted))
+    named = _number(environ.get("NODEMGR_GPUS", "").partition("-")[0] or None, -1)
+    if named >= 0:
+        return named if chosen is None else min(len(chosen), named)
+    asked = default_gpus if chosen is None else len(chosen)
+    if not asked:
+        return 0
+    asked = max(asked, _number(environ.get("LOCAL_WORLD_SIZE"), 0))
+    return asked if chosen is None else min(len(chosen), asked)
+
+
+def _seen(chosen: list[str], granted: list[str]) -> int:
+    """The length of a choice from what was granted: it ends at an entry that names none of it."""
+    if all(any(_names(entry, gpu) for gpu in granted) for entry in chosen):
+        return len(chosen)
+    beyond = (
+        position
+        for position, entry in enumerate(chosen)
+        if not (
+            int(entry) < len(granted)
+            if _is_number(entry)
+            else any(_names(entry, gpu) for gpu in granted)
+        )
+    )
+    return next(beyond, len(chosen))
+
+
+def _names(entry: str, gpu: str) -> bool:
+    return gpu == entry if _is_number(entry) else gpu.startswith(entry)
 
 
 def _is_number(text: str) -> bool:

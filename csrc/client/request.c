@@ -104,21 +104,20 @@ void nm_request_read(struct nm_request *request, const struct nm_variables *vari
         set_text(request->base, variables->nodemgr_visible);
     size_t listed = request->rule != NM_VISIBLE_ALL ? parse(request->list).count : 0;
     if (gpus >= 0) {
-        request->has_gpus = true;
+        request->is_named = true;
         request->gpus = (uint64_t)gpus;
     } else if (number_or_range(variables->nodemgr_gpus, &request->gpus, &request->gpus_max)) {
-        request->has_gpus = true;
+        request->is_named = true;
     } else if (request->rule == NM_VISIBLE_POSITIONS) {
         request->has_gpus = true;
         request->gpus = listed;
     }
+    request->has_gpus |= request->is_named;
     request->hidden = request->rule != NM_VISIBLE_ALL && listed == 0;
     request->cpu = request->hidden || (request->has_gpus && request->gpus == 0);
-    if (number_of(variables->local_world_size, &request->world) && request->has_gpus &&
-        request->gpus < request->world)
+    if (number_of(variables->local_world_size, &request->world) && !request->is_named &&
+        request->has_gpus && request->gpus < request->world)
         request->gpus = request->world;
-    if (request->gpus_max != 0 && request->gpus_max < request->gpus)
-        request->gpus_max = request->gpus;
 }
 
 /* -- the value of CUDA_VISIBLE_DEVICES under a grant -- */
@@ -155,16 +154,18 @@ static bool all_members(const struct list *list, const struct list *of)
     return list->count > 0;
 }
 
-/* The GPU that the entry at `position` means: an index into `base`; a UUID that `base` lacks
-   counts by its position. */
-static struct entry chosen(const struct list *base, struct entry entry, size_t position)
+/* The GPU of `base` that the entry at `position` means, an index or a UUID. One that `base` lacks is
+   NULL if the program knows the number of GPUs, else it counts modulo that, a UUID by its place. */
+static const struct entry *chosen(const struct list *base, struct entry entry, size_t position,
+                                  bool is_known)
 {
     uint64_t index = position;
-    const struct entry *named = is_uuid(entry) ? member(base, entry) : NULL;
-    if (named != NULL)
-        return *named;
+    if (is_uuid(entry)) {
+        const struct entry *named = member(base, entry);
+        return named != NULL || is_known ? named : &base->entry[position % base->count];
+    }
     nm_number(entry.text, entry.length, &index);
-    return base->entry[index % base->count];
+    return index < base->count || !is_known ? &base->entry[index % base->count] : NULL;
 }
 
 static void append(char out[NM_VISIBLE_BYTES], struct list *done, struct entry entry)
@@ -182,14 +183,19 @@ static void append(char out[NM_VISIBLE_BYTES], struct list *done, struct entry e
     done->entry[done->count++] = entry;
 }
 
+/* As in the driver, the list ends at the first entry that names no GPU. */
 static void choose(const struct list *list, const struct list *base, bool as_members,
-                   char out[NM_VISIBLE_BYTES])
+                   bool is_known, char out[NM_VISIBLE_BYTES])
 {
     struct list done = {.count = 0};
     out[0] = '\0';
-    for (size_t i = 0; i < list->count; i++)
-        append(out, &done,
-               as_members ? *member(base, list->entry[i]) : chosen(base, list->entry[i], i));
+    for (size_t i = 0; i < list->count; i++) {
+        const struct entry *found = as_members ? member(base, list->entry[i])
+                                               : chosen(base, list->entry[i], i, is_known);
+        if (found == NULL)
+            return;
+        append(out, &done, *found);
+    }
 }
 
 void nm_request_visible(const struct nm_request *request, const char *granted,
@@ -203,9 +209,11 @@ void nm_request_visible(const struct nm_request *request, const char *granted,
         set_text(out, granted);
         return;
     }
+    bool positions = request->rule == NM_VISIBLE_POSITIONS;
     if (request->rule != NM_VISIBLE_MEMBERS || !all_members(&base, &grant))
         base = grant;
-    choose(&list, &base, request->rule != NM_VISIBLE_POSITIONS && all_members(&list, &base), out);
+    choose(&list, &base, !positions && all_members(&list, &base),
+           !positions || (request->is_named && !is_uuid(list.entry[0])), out);
 }
 
 /* -- the request of this process -- */

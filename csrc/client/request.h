@@ -25,10 +25,11 @@ struct nm_variables { /* NULL: not set */
  * neither an index nor a UUID, and a list without entries (empty, -1, "none") means CPU. The
  * meaning of its entries depends on NODEMGR_VISIBLE, a copy of the value that the client has set:
  *   POSITIONS  no copy: the user's list asks for as many GPUs as it has entries. If another number
- *              is granted, they are indices into the lease, modulo its size.
+ *              is granted, they are indices into the lease: modulo its size, unless the number was
+ *              named otherwise.
  *   KEEP       the same: it asks for no number, and is kept if the grant has all of its entries.
  *   MEMBERS    another: a child chose from the copy. It asks for no number; its entries are
- *              members of the copy, else indices into it.
+ *              members of the copy, else indices into it. The list ends at one that is neither.
  *   ALL        no list: the whole grant. */
 enum nm_visible_rule { NM_VISIBLE_ALL, NM_VISIBLE_KEEP, NM_VISIBLE_MEMBERS, NM_VISIBLE_POSITIONS };
 
@@ -37,7 +38,8 @@ struct nm_request {
     bool cpu;       /* no GPU is asked for */
     bool hidden;    /* CUDA_VISIBLE_DEVICES itself shows no device: it may stay as it is */
     bool has_gpus;  /* else the manager takes the environment's default */
-    uint64_t gpus;  /* at least world */
+    bool is_named;  /* by the caller or NODEMGR_GPUS: no other variable changes the number */
+    uint64_t gpus;  /* at least world, unless named */
     uint64_t gpus_max; /* of a range, NODEMGR_GPUS=2-4; 0: exactly gpus */
     uint64_t world; /* LOCAL_WORLD_SIZE; 0: not set */
     enum nm_visible_rule rule;

@@ -63,15 +63,18 @@ def world(make: Make) -> World:
 # -- one job --
 
 
+GPU = "GPU-00000000"
+
+
 @on_both
 def test_a_job_runs_once_and_its_end_is_kept_with_what_it_said(world: World) -> None:
     job_id = world.submit(
-        "echo $NODEMGR_JOB; echo ${#NODEMGR_TASK}; echo ${NODEMGR_VISIBLE-none}",
+        "echo $NODEMGR_JOB; echo ${#NODEMGR_TASK}; echo $NODEMGR_VISIBLE $CUDA_VISIBLE_DEVICES",
         environ=("NODEMGR_VISIBLE=GPU-x",),
     )
     ended = world.until_ended(job_id)
     assert (ended.job.state, ended.job.attempts[-1].exit_code) == (JobState.DONE, 0)
-    assert ended.job.attempts[-1].log_tail == f"{job_id}:1\n32\nnone\n"
+    assert ended.job.attempts[-1].log_tail == f"{job_id}:1\n32\n{GPU} {GPU}\n"
     assert world.begun() == [f"{job_id}:1"]
     assert world.manager.call("status")["tasks"] == [], "its lease ended with it"
 

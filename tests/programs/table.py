@@ -1,10 +1,12 @@
 """Programs that once noticed nodemgr: each alone on the node, and the same program under `run`.
 
-A row is a script for bash in an empty folder. `$UNDER` is empty for the bare run, and
-`nodemgr run --env alice --` for ours. `$PYTHON` runs the tests' Python. The two results are all
-that the script prints, stdout and stderr together. SAME: the program notices nothing.
+A row is a script for bash in a folder of its own. In it, `run -- COMMAND` is `nodemgr run` in the
+environment alice, and `job -- COMMAND` is `nodemgr submit`, with the output of the job at its end;
+options stand before `--`. In the bare run both are COMMAND alone. `$PYTHON` is the tests' Python,
+`count` prints the number of GPUs that CUDA shows. The two results are all that the script prints,
+stdout and stderr together. SAME: the program notices nothing.
 
-The node has two GPUs of 16 GiB; alice may use both, and 8 GiB in all. To extend the table, add a
+The node has four GPUs of 16 GiB; alice may use them all, and 32 GiB. To extend the table, add a
 row: the script with the least that shows the fault, and the results as the pages promise them.
 """
 
@@ -35,7 +37,7 @@ def use_cuda():
     assert cuda.cuCtxSetCurrent(context) == 0
     cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(15 << 30))
 """
-"""Beyond the quota of 8 GiB: the shim has a line to print."""
+"""Beyond the 8 GiB that alice has on a GPU: the shim has a line to print."""
 
 DATA = {
     "file.py": TOO_MUCH
@@ -67,25 +69,91 @@ os.write(1, open("data", "rb").read())
 """,
 }
 
+DROPPED = (
+    "nodemgr: CUDA_VISIBLE_DEVICES=0 of this shell is dropped: it numbers the node's GPUs; --gpus"
+    " has the number of GPUs"
+)
+
 PROGRAMS = [
     Program(
         "a data file is descriptor 2, because the parent closed stderr",
-        "$UNDER $PYTHON -I file.py 2>&-",
+        "run -- $PYTHON -I file.py 2>&-",
         bare="one two", ours=SAME, files=DATA,
     ),
     Program(
         "the same in a Python with the hook",
-        "$UNDER $PYTHON file.py 2>&-",
+        "run -- $PYTHON file.py 2>&-",
         bare="one two", ours=SAME, files=DATA,
     ),
     Program(
         "a connection is descriptor 2",
-        "$UNDER $PYTHON -I pair.py 2>&-",
+        "run -- $PYTHON -I pair.py 2>&-",
         bare="one two", ours=SAME, files=DATA,
     ),
     Program(
         "a program puts a file of its own in the place of stderr",
-        "$UNDER $PYTHON put.py",
+        "run -- $PYTHON put.py",
         bare="one two", ours=SAME, files=DATA,
+    ),
+    Program(
+        "a mask that a shell left behind, and a job that asks for two GPUs",
+        "CUDA_VISIBLE_DEVICES=0 job --gpus 2 -- count",
+        bare="1",
+        ours=f"{DROPPED}\n2",
+    ),
+    Program(
+        "the same under run",
+        "CUDA_VISIBLE_DEVICES=0 run --gpus 2 -- count",
+        bare="1",
+        ours=f"{DROPPED}\n2",
+    ),
+    Program(
+        "without --gpus, run asks for as many GPUs as the mask names",
+        "CUDA_VISIBLE_DEVICES=2,3 run -- count",
+        bare="2", ours=SAME,
+    ),
+    Program(
+        "an empty mask means no GPU",
+        "CUDA_VISIBLE_DEVICES= job -- count",
+        bare="0",
+        ours="nodemgr: CUDA_VISIBLE_DEVICES= means --gpus 0: unset it for GPUs\n0",
+    ),
+    Program(
+        "an empty mask contradicts --gpus",
+        "CUDA_VISIBLE_DEVICES=-1 run --gpus 1 -- count; echo code $?",
+        bare="0\ncode 0",
+        ours="nodemgr: CUDA_VISIBLE_DEVICES=-1 hides all GPUs, and --gpus asks for 1: unset the "
+        "variable, or ask for --gpus 0\ncode 2",
+    ),
+    Program(
+        "in a job of four GPUs, four trials take one each",
+        "job --gpus 4 -- bash each.sh",
+        bare="4", ours=SAME,
+        files={
+            "each.sh": """
+for i in 0 1 2 3; do CUDA_VISIBLE_DEVICES=$i run --gpus 1 -- hold -s 1 & done |
+    grep -o '"uuid": *"[^"]*"' | sort -u | wc -l
+"""
+        },
+    ),
+    Program(
+        "a mask beyond the grant shows no GPU, as in CUDA",
+        "run --gpus 2 -- env CUDA_VISIBLE_DEVICES=7 count",
+        bare="0", ours=SAME,
+    ),
+    Program(
+        "a script reads CUDA_VISIBLE_DEVICES before anything uses CUDA",
+        """job --gpus 2 -- sh -c 'echo "$CUDA_VISIBLE_DEVICES" | tr , " " | wc -w'""",
+        bare="0", ours="2",
+    ),
+    Program(
+        "a program below a job chooses one of its GPUs",
+        "job --gpus 2 -- sh -c 'CUDA_VISIBLE_DEVICES=1 exec count'",
+        bare="1", ours=SAME,
+    ),
+    Program(
+        "two workers on the one GPU that was asked for",
+        "run --gpus 1 -- env LOCAL_WORLD_SIZE=2 count",
+        bare="4", ours="1",
     ),
 ]  # fmt: skip

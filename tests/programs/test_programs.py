@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,46 +12,70 @@ import pytest
 
 from tests.programs.table import PROGRAMS, SAME, Program
 from tests.support.limits import WAIT_LIMIT_S
-from tests.support.manager import Manager
+from tests.support.manager import HOLD, Manager
 
-FORGOTTEN = ("NODEMGR_", "CUDA_", "LD_", "PYTHON")
+FORGOTTEN = ("NODEMGR_", "CUDA_", "LD_", "PYTHON", "PYTEST_")
+BARE = """
+run() { while [ "$1" != -- ]; do shift; done; shift; "$@"; }
+job() { run "$@"; }
+"""
+OURS = """
+run() { nodemgr run --env alice "$@"; }
+job() {
+    id=$(nodemgr submit --env alice "$@") || return
+    nodemgr wait "$id" > /dev/null; nodemgr logs "$id"
+}
+"""
+COUNT = """#!/bin/sh
+exec "$PYTHON" -I -c '
+import ctypes
+cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
+cuda.cuInit(0)
+cuda.cuDeviceGetCount(ctypes.byref(count))
+print(count.value)'
+"""
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Manager]:
-    manager = Manager(simulate="2x16GiB").start()
-    manager.quota("alice", 2, memory_bytes=8 << 30)
+    manager = Manager(simulate="4x16GiB").start()
+    manager.quota("alice", 4, memory_bytes=32 << 30)
     yield manager
     manager.close()
 
 
-def result(program: Program, node: Manager, folder: Path, under: str) -> str:
-    folder.mkdir()
-    for name, text in program.files.items():
-        (folder / name).write_text(text)
+@pytest.fixture(scope="module")
+def variables(node: Manager, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of the scripts; their PATH has `nodemgr`, `count` and `hold`."""
+    programs = tmp_path_factory.mktemp("programs")
+    (programs / "count").write_text(COUNT)
+    (programs / "count").chmod(0o755)
+    (programs / "hold").symlink_to(HOLD)
     kept = {key: text for key, text in os.environ.items() if not key.startswith(FORGOTTEN)}
-    bin_directory = str(Path(sys.executable).parent)
-    variables = {
+    return {
         **kept,
-        "PATH": f"{bin_directory}:{kept['PATH']}",
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{kept['PATH']}",
         "PYTHON": sys.executable,
         "LD_LIBRARY_PATH": str(node.run_dir / "sim"),
         "NODEMGR_RUN_DIR": str(node.run_dir),
-        "HOLD": str(Path(__file__).parents[2] / "nodemgr" / "_sim" / "hold"),
-        "UNDER": under,
     }
+
+
+def result(program: Program, prelude: str, folder: Path, variables: dict[str, str]) -> str:
+    folder.mkdir()
+    for name, text in program.files.items():
+        (folder / name).write_text(text)
+    script = f"{prelude}\nexport -f run job\n{program.script}"
     return subprocess.run(
-        ["bash", "-c", program.script], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
+        ["bash", "-c", script], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=WAIT_LIMIT_S,
         check=False,
     ).stdout.strip()  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_program(program: Program, node: Manager, tmp_path: Path) -> None:
-    bare = result(program, node, tmp_path / "bare", "")
+def test_program(program: Program, variables: dict[str, str], tmp_path: Path) -> None:
+    bare = result(program, BARE, tmp_path / "bare", variables)
     assert bare == program.bare
-    ours = result(
-        program, node, tmp_path / "ours", shlex.join(["nodemgr", "run", "--env", "alice", "--"])
-    )
+    ours = result(program, OURS, tmp_path / "ours", variables)
     assert ours == (bare if program.ours == SAME else program.ours)

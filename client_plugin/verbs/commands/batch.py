@@ -148,7 +148,7 @@ class JobBatch:
         if len(line) > lines.MAX_LINE_BYTES:
             raise WrongValue(words.LONG_LINE(limit=lines.MAX_LINE_BYTES))
         command, own = lines.parse(line, WISHES)
-        wished = job_arguments({**self._defaults, **own})
+        wished = self._around.sized(job_arguments({**self._defaults, **own}))
         environ = self._around.environ(programs.program_of(command[0]))
         return {
             "argv": command,

@@ -19,8 +19,10 @@ from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.launch import programs
 from client_plugin.verbs.launch.surroundings import (
+    Mask,
     Wish,
     environment,
+    leave_task,
     own_environ,
     refusal,
     settings_of,
@@ -50,6 +52,13 @@ def run(said: Said) -> int:
         raise Fault(messages.ELASTIC_WITHOUT_RANGE(), Exit.USAGE)
     if said.checkpoint is not None and not said.elastic:
         raise Fault(messages.CHECKPOINT_WITHOUT_ELASTIC(), Exit.USAGE)
+    base = own_environ()
+    if base.get("NODEMGR_ENV_DIR") != directory:
+        leave_task(base)
+    mask = Mask(base)
+    least = mask.gpus(least)
+    if least is not None:
+        mask.drop(base, new_task=False)
     wish = Wish(
         least,
         memory,
@@ -63,7 +72,7 @@ def run(said: Said) -> int:
     )
     program, command = programs.program_of(said.command[0]), said.command
     _refuse_early(directory, settings, wish)
-    variables = environment(own_environ(), directory, settings, wish, program)
+    variables = environment(base, directory, settings, wish, program)
     if said.elastic:
         from client_plugin.elastic.command import leader_command
 

@@ -143,12 +143,19 @@ class SubmitContext:
         self._way = way
         self._inside = said.inside
         self._base = surroundings.own_environ()
+        self._mask = surroundings.Mask(self._base)
+        self._mask.drop(self._base, new_task=True)
         self._settings = (
             {} if said.inside else surroundings.settings_of(way.directory, way.env or "")
         )
         self._environs: Dict[str, List[str]] = {}
         self.cwd = _here()
         self.umask = _umask()
+
+    def sized(self, wished: Dict[str, Any]) -> Dict[str, Any]:
+        """The arguments of an order, with the number of GPUs that the variables ask for."""
+        gpus = self._mask.gpus(wished.get("gpus"))
+        return wished if gpus is None else {**wished, "gpus": gpus}
 
     def environ(self, program: str) -> List[str]:
         """The variables of a job that runs this program, without its own wishes."""
@@ -223,6 +230,7 @@ def run(said: Said) -> int:
     way = find_way(said, retry_timeout)
     program = programs.program_of(said.command[0])
     around = SubmitContext(way, said)
+    wished = around.sized(wished)
     arguments = {
         "argv": said.command, "cwd": around.cwd,
         "environ": around.environ(program) + wished_variables(wished), "umask": around.umask,

@@ -10,6 +10,7 @@ import errno
 import os
 
 from client_plugin.messages import verbs as messages
+from client_plugin.messages.form import stated
 from client_plugin.verbs.launch.programs import Preload, preload
 from client_plugin.verbs.presentation import units
 from client_plugin.ways import choice, locations
@@ -30,6 +31,7 @@ NOTES = {
 """A warning about a program before it starts."""
 
 
+TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
 AS_NEEDED = {
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
@@ -215,6 +217,63 @@ def environment(
     return variables
 
 
+class Mask:
+    """A CUDA_VISIBLE_DEVICES in the caller's variables: GPUs that a shell, not a grant, has named.
+
+    Its indices number the node's GPUs, and mean nothing in a task that gets its own.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._value = variables.get(CUDA)
+        first = (self._value or "").split(",")[0].strip(" \t")
+        self._is_uuid = first.startswith(("GPU-", "MIG-"))
+        self._hides = self._value is not None and not (self._is_uuid or first.isdigit())
+        self._is_choice = TASK in variables and VISIBLE in variables
+        self._is_reported = False
+
+    def gpus(self, named: Optional[int]) -> Optional[int]:
+        """The GPUs to ask for, where `named` are asked for by options. Raises Fault."""
+        if not self._hides or named == 0:
+            return named
+        if named is not None:
+            raise Fault(
+                stated(
+                    f"CUDA_VISIBLE_DEVICES={self._value} hides all GPUs, and --gpus asks for"
+                    f" {named}",
+                    "unset the variable, or ask for --gpus 0",
+                ),
+                Exit.USAGE,
+            )
+        self._report(
+            stated(f"CUDA_VISIBLE_DEVICES={self._value} means --gpus 0", "unset it for GPUs")
+        )
+        return 0
+
+    def drop(self, variables: Dict[str, str], new_task: bool) -> None:
+        """Remove it from the variables of a task; `new_task`: no part of the caller's.
+
+        UUIDs stay, as a wish, and so does the choice of a task's program among its GPUs.
+        """
+        if self._value is None or self._hides or self._is_uuid:
+            return
+        if not self._is_choice:
+            self._report(
+                stated(
+                    f"CUDA_VISIBLE_DEVICES={self._value} of this shell is dropped: it numbers the"
+                    " node's GPUs",
+                    "--gpus has the number of GPUs",
+                )
+            )
+        elif not new_task:
+            return
+        variables.pop(CUDA, None)
+
+    def _report(self, line: MessageLine) -> None:
+        if not self._is_reported:
+            say(line)
+        self._is_reported = True
+
+
 def as_needed(wish: Wish, variables: Mapping[str, str]) -> Dict[str, str]:
     """Settings of frameworks for a range of memory, unless they are among the variables."""
     if wish.memory_max is None:
@@ -224,10 +283,10 @@ def as_needed(wish: Wish, variables: Mapping[str, str]) -> Dict[str, str]:
 
 def leave_task(variables: Dict[str, str]) -> None:
     """Drop the variables of another environment's task: they mean nothing in this one."""
-    variables.pop("NODEMGR_TASK", None)
-    visible = variables.pop("NODEMGR_VISIBLE", None)
-    if visible is not None and variables.get("CUDA_VISIBLE_DEVICES") == visible:
-        del variables["CUDA_VISIBLE_DEVICES"]
+    variables.pop(TASK, None)
+    visible = variables.pop(VISIBLE, None)
+    if visible is not None and variables.get(CUDA) == visible:
+        del variables[CUDA]
 
 
 def _bring_client(variables: Dict[str, str], program: str) -> None:

@@ -229,11 +229,10 @@ def _is_explicit(event: Acquire) -> bool:
 
 
 def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
-    """The `n` of docs/ARCHITECTURE.md before refusals; at least one per process of the task."""
-    if event.gpus == 0:
-        return 0
-    gpus = admission.default_gpus(draft, quota) if event.gpus is None else event.gpus
-    return max(gpus, event.world) if event.world > 1 else gpus
+    """The `n` of docs/ARCHITECTURE.md before refusals; unnamed at least one per process."""
+    if event.gpus is not None:
+        return event.gpus
+    return max(admission.default_gpus(draft, quota), event.world if event.world > 1 else 0)
 
 
 def _ask(

@@ -35,6 +35,7 @@ from nodemgr.messages import manager_log as log
 MOST_NAMED = 20
 """Most unknown jobs in one line."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
+CUDA_ORDER = "CUDA_DEVICE_ORDER"
 JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
 COUNT_STEPS = "NODEMGR_COUNT_STEPS"
 """Steps of optimizers are reported as progress (client_plugin/progress.py)."""
@@ -58,7 +59,12 @@ class JobPorts:
 
 
 def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...]:
-    """The job's variables and the submitter's, without those of the submitter's lease or job."""
+    """The job's variables and the submitter's, without those of the submitter's lease or job.
+
+    The job sees its lease's GPUs before anything uses CUDA, as `sh` and torchrun expect it; an
+    elastic job's processes get their own from its leader. A CUDA_VISIBLE_DEVICES that was given
+    for the job itself is a choice among them.
+    """
     variables = dict(entry.partition("=")[::2] for entry in submitted)
     visible = variables.pop(VISIBLE, None)
     if visible is not None and variables.get(CUDA) == visible:
@@ -72,9 +78,25 @@ def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...
         variables[COUNT_STEPS] = "1"
     if start.gpus:
         variables[TASK] = start.token
-    else:
-        variables[CUDA] = ""
+    if start.run.gpu_range is None or not start.run.gpu_range.is_elastic:
+        seen = ",".join(_seen(variables.get(CUDA), start.gpus))
+        variables.update({CUDA_ORDER: "PCI_BUS_ID", CUDA: seen, VISIBLE: seen})
     return tuple(f"{name}={value}" for name, value in variables.items())
+
+
+def _seen(mask: str | None, gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """The GPUs of a lease that a mask names; a mask of other GPUs' UUIDs is a wish that failed."""
+    chosen = []
+    for entry in () if mask is None else mask.split(","):
+        name = entry.strip(" \t")
+        if name.isascii() and name.isdigit() and int(name) < len(gpus):
+            chosen.append(gpus[int(name)])
+        elif (named := [gpu for gpu in gpus if name and gpu.startswith(name)]):
+            chosen.append(named[0])
+        else:
+            break
+    is_wish = mask is None or mask.lstrip(" \t").startswith(("GPU-", "MIG-"))
+    return tuple(dict.fromkeys(chosen)) or (gpus if is_wish else ())
 
 
 def into_journal(journald: Journald) -> Sink:

@@ -163,9 +163,16 @@ def test_the_default_does_not_wait_for_a_lost_gpu() -> None:
 
 def test_a_task_of_several_processes_gets_at_least_as_many_gpus() -> None:
     node = Node()
+    node.quota("alice", 4, default_gpus=1)
+    node.asks("alice", 10, world=3)
+    assert node.gpus_of(10) == [0, 1, 2]
+
+
+def test_a_named_number_of_gpus_holds_for_any_number_of_processes() -> None:
+    node = Node()
     node.quota("alice", 4)
     node.asks("alice", 10, 1, world=3)
-    assert node.gpus_of(10) == [0, 1, 2]
+    assert node.gpus_of(10) == [0]
 
 
 @pytest.mark.parametrize(
