@@ -56,6 +56,7 @@ NEEDS_DRAINED_GPU = Part(
 )
 NEEDS_FREE_GPUS = Part(NODE, "needs {gpus}, {free} free")
 FEWER_WOULD_START = Part(NODE, "`--gpus {gpus}` would start now")
+MEMORY_WOULD_SHARE = Part(QUOTA, "`--memory SIZE` would share a GPU where SIZE is free")
 NEXT_KNOWN_END = Part(NODE, "next known end {clock}: {env}/{job}, time limit")
 RESUME_NEEDS_ROOM = Part(NODE, "{task} is suspended and needs {need} again on {gpus}, {free} free")
 RESUME_NEEDS_GPU = Part(DRIVER, "{task} is suspended and waits for {gpus}, which the node has lost")

@@ -79,6 +79,8 @@ def of_shortage(
             return "; ".join([short, *instead])
         case Shortage.OWN_GPUS:
             short = _short_of_own_gpus(draft, request, ask, rows)
+            if request.memory_bytes is None and ask.reuse_below == 1 < ask.max_tasks_per_gpu:
+                instead.append(messages.MEMORY_WOULD_SHARE())
             return "; ".join(
                 [short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))]
             )

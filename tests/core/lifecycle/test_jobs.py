@@ -877,9 +877,24 @@ def test_a_job_above_its_lowered_quota_is_not_named_as_first_of_its_environment(
     submitted(node, gpus=1)
     submitted(node, gpus=1)
     _, first, second = notify.listing(node.state)
-    assert first[2].endswith("0 left: waits for its own tasks")
+    assert "0 left: waits for its own tasks" in first[2]
     assert f"{first[0].job_id} of its own environment comes first" in second[2]
     assert above not in first[2] + second[2]
+
+
+def test_a_job_that_waits_for_its_own_tasks_hears_that_named_memory_would_share() -> None:
+    """It would: the same job with its memory starts at once."""
+    node = node_of(1, 2)
+    node.gpus_are([gpu(0), gpu(1)])
+    submitted(node, gpus=1)
+    submitted(node, gpus=1)
+    waiting = submitted(node, gpus=1)
+    *_, line = next(iter(notify.listing(node.state)))
+    assert line.endswith("; `--memory SIZE` would share a GPU where SIZE is free")
+    node.withdraws(waiting)
+    named = submitted(node, gpus=1, memory_bytes=GIB)
+    node.passes(0)
+    assert node.job(named).state is JobState.STARTING
 
 
 def test_a_job_that_has_ended_is_requeued_though_its_quota_is_low() -> None:

@@ -132,7 +132,8 @@ def test_who_waits_for_his_own_tasks_is_told_their_next_known_end() -> None:
     assert (
         line
         == "place 1 in queue normal: needs 1 GPU of the 1 in bob's quota, 0 left: waits for its own"
-        " tasks; next known end 00:13 UTC: bob/eval, time limit"
+        " tasks; `--memory SIZE` would share a GPU where SIZE is free; next known end 00:13 UTC:"
+        " bob/eval, time limit"
     )
 
 
