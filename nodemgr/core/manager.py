@@ -15,7 +15,7 @@ question to the lease); views; invariants (conditions that hold after every step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
 
 from nodemgr.core.elastic import words
@@ -88,7 +88,8 @@ from nodemgr.core.model.events import (
 )
 from nodemgr.core.model.values import value
 from nodemgr.core.requests import acquiring, matching
-from nodemgr.core.scheduler import launch_hosts
+from nodemgr.core.scheduler import launch_hosts, set_aside
+from nodemgr.core.scheduler.set_aside import EntryFailed
 from nodemgr.core.sharing import compute_audit, idle_policy, progress, suspension
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
@@ -122,6 +123,8 @@ class Transition:
     draft: Draft
     inadmissible: Set[str]
     """Envs that a scheduling pass of this step found inadmissible."""
+    failed: Sequence[EntryFailed]
+    """The entries that this step set aside."""
 
     def apply(self) -> None:
         """Takes it over into the state that it was made for.
@@ -232,8 +235,7 @@ def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) ->
     rule = RULES[type(event)]
     if draft is None or draft.version != state.version:
         draft = Draft(state)
-    draft.now_ns = now_ns
-    inadmissible = rule.handler(draft, event, now_ns)
+    draft, inadmissible, failed = _decided(draft, event, now_ns)
     then = None
     if draft.wakes_scheduler and not isinstance(event, Disconnected):
         then = Match(event.wall_ns, event.used_bytes if isinstance(event, Tick) else None)
@@ -246,7 +248,30 @@ def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) ->
         reserve=rule.reserve,
         then=then,
         inadmissible=inadmissible or frozenset(),
+        failed=failed,
     )
+
+
+def _decided(
+    draft: Draft, event: Event, now_ns: int
+) -> tuple[Draft, Set[str] | None, list[EntryFailed]]:
+    """The draft with the event's changes: made anew without each entry whose decision raises."""
+    failed: list[EntryFailed] = []
+    while True:
+        draft.now_ns = now_ns
+        for each in failed:
+            set_aside.put(draft, each)
+        try:
+            inadmissible = RULES[type(event)].handler(draft, event, now_ns)
+        except EntryFailed as error:
+            if error.entry in [each.entry for each in failed]:
+                raise error.cause from error
+            failed.append(error)
+            draft = Draft(draft.state)
+            continue
+        for each in failed:
+            set_aside.settle(draft, each)
+        return draft, inadmissible, failed
 
 
 def finish(
@@ -257,6 +282,7 @@ def finish(
     reserve: bool = True,
     then: Match | None = None,
     inadmissible: Set[str] = frozenset(),
+    failed: Sequence[EntryFailed] = (),
 ) -> Transition:
     """The transition: rows and events to store, and effects in the edge's order.
 
@@ -275,7 +301,9 @@ def finish(
     ]
     durable = durable or not effects.DURABLE.isdisjoint(map(type, every))
     saves, events = _saves(draft), draft.published
-    return Transition(saves, events, every, durable, reserve, must_apply, then, draft, inadmissible)
+    return Transition(
+        saves, events, every, durable, reserve, must_apply, then, draft, inadmissible, failed
+    )
 
 
 def _saves(draft: Draft) -> list[Save]:

@@ -273,6 +273,11 @@ CHECK_KNOWN_JOBS = Check(
     "look at what it names (nodemgr queue withdraw ends what runs), and move its directory away;"
     " check the disk of --state-dir",
 )
+CHECK_SCHEDULER = Check(
+    MANAGER,
+    "scheduler",
+    "report the fault with the manager's log; all other entries go on without these",
+)
 CHECK_AUDIT = Check(
     PROGRAM,
     "audit",
@@ -305,6 +310,7 @@ MANAGER_OF_USER = CheckDetail(
 UNUSED_RIGHTS = CheckDetail(RIGHTS, "the manager holds {count} capabilities that it does not use")
 RIGHTS_HELD = CheckDetail(RIGHTS, "the manager holds {names}")
 RIGHTS_NONE = CheckDetail(RIGHTS, "the manager holds none")
+NOTHING_SET_ASIDE = CheckDetail(MANAGER, "no waiting entry is set aside after a fault")
 NO_VIOLATION = CheckDetail(DRIVER, "the driver shows no memory beyond what was granted")
 SHARES_BY_TURNS = CheckDetail(
     NODE, "kept by the launch gate: processes take turns (no control daemon of MPS runs here)"

@@ -292,6 +292,8 @@ class PlainNode:
         for request in self.in_order():
             if self.refusal(request.env, request.gpus, request.named, explicit=False) is not None:
                 continue  # a lowered quota does not admit it: as if it were not there
+            if request.gpus > self.in_service(request):
+                continue  # nor does a node with too many GPUs drained or lost
             if request.env in turns:
                 reserved |= self.hold(request, turns[request.env], held, reserved)
                 continue
@@ -311,6 +313,13 @@ class PlainNode:
             else:
                 reserved |= self.could_ever_use(request)
         return served
+
+    def in_service(self, request: Request) -> int:
+        """The GPUs that could serve it, once they are free."""
+        return sum(
+            self.usable(gpu) and (request.named or 0) <= self.full(request.env, gpu)
+            for gpu in self.size
+        )
 
     def hold(
         self, request: Request, first: Request, held: dict[str, int], reserved: set[int]

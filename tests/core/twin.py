@@ -26,6 +26,7 @@ FORGOTTEN = {
     "timers": "every deadline starts anew",
     "agenda": "every deadline starts anew",
     "wants_figures": "the next pass asks for figures again",
+    "set_aside": "a decision that fails sets its entry aside again",
     "violations": "the next audit finds them again",
     "unbooked": "the next audit finds them again",
     "progress": "the task's next report brings it",

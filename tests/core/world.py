@@ -80,6 +80,8 @@ class Node:
         """Orders to lower limits that the ledgers have not answered,"""
         self.holds_orders = False
         """and whether they do so later than at once."""
+        self.may_fail = False
+        """Entries may be set aside: elsewhere such a fault fails the test."""
         self.up: set[str] = set()
         """Places that were told to be."""
         self.gpus_are([gpu(index, gib) for index in range(gpus)])
@@ -99,6 +101,8 @@ class Node:
         following: events.Event | None = event
         while following is not None:
             transition = self._step(following)
+            for failed in transition.failed if not self.may_fail else ():
+                raise failed.cause
             assert promises.check_change(transition, following) == []
             alive = dict(self.state.unreclaimed_alive)
             transition.apply()

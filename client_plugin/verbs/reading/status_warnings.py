@@ -26,6 +26,17 @@ def of_status(status: TableRow) -> List[MessageLine]:
         from client_plugin.messages import status as messages
 
         found.append(messages.LEARNED_PLACEMENT_FAILS(fault=fault))
+    if aside := status.get("set_aside"):
+        from client_plugin.messages.form import stated
+
+        found += [
+            stated(
+                f"warning: {row['entry']} is set aside after a fault of the manager:"
+                f" {row['reason']}",
+                "(nodemgr doctor)",
+            )
+            for row in aside
+        ]
     found += failures(status.get("store"), status.get("launcher"), status["queue"])
     paused = [task for task in status["tasks"] if task.get("gate_reason") == "paused"]
     if paused:

@@ -276,7 +276,12 @@ def _inadmissible(state: State) -> Iterator[str]:
             request for request in mine if request.job_id is None or state.is_up(request.place)
         )
         first = next(
-            (request for request in takes_part if admission.fits_quota(state, request)), None
+            (
+                request
+                for request in takes_part
+                if admission.fits_quota(state, request) and admission.fits_node(state, request)
+            ),
+            None,
         )
         if first is None:
             continue

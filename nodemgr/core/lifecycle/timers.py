@@ -13,7 +13,7 @@ from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import MS, Grant, ProcessKey, Suspension, Task, TaskState
 from nodemgr.core.model.events import Tick
-from nodemgr.core.model.schema import GRANTS, PAUSE, RECALL, RESIZES, EnvGpu
+from nodemgr.core.model.schema import ASIDE, GRANTS, PAUSE, RECALL, RESIZES, EnvGpu
 from nodemgr.core.state import accounting, members
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
@@ -24,16 +24,15 @@ def tick(draft: Draft, event: Tick, now_ns: int) -> None:
         _DUE[what](draft, key, now_ns, event.wall_ns)
     _shrink(draft, event.used_bytes)
     _ask_for_figures(draft, now_ns)
-    if draft.state.elastics or draft.state.elastic_grants:
-        _wake_for_elastic(draft, now_ns)
+    _wake_for_timers(draft, now_ns)
     _hear(draft, event, now_ns)
     if any(True for _ in draft.wants_figures):
         draft.wake_scheduler()
 
 
-def _wake_for_elastic(draft: Draft, now_ns: int) -> None:
-    """A pass makes the offers and orders that are due."""
-    for timer in (RESIZES, GRANTS):
+def _wake_for_timers(draft: Draft, now_ns: int) -> None:
+    """A pass makes the offers and orders that are due, and tries what was set aside."""
+    for timer in (ASIDE, RESIZES, GRANTS):
         if (draft.timers.get(timer) or now_ns + 1) <= now_ns:
             draft.timers.drop(timer)
             draft.wake_scheduler()

@@ -34,10 +34,12 @@ class WaitCause(enum.StrEnum):
     COMPUTE = "compute"
     BEHIND_OWN = "behind_own"
     ABOVE_QUOTA = "above_quota"
+    ABOVE_NODE = "above_node"
     CPU_JOBS = "cpu_jobs"
     PLACE_DOWN = "place_down"
     AWAY = "away"
     NEXT = "next"
+    SET_ASIDE = "set_aside"
 
 
 LEASE_ENDS: dict[LeaseEnd, str] = {
@@ -61,8 +63,10 @@ WAIT_CAUSES: dict[WaitCause, str] = {
     WaitCause.COMPUTE: "It needs compute of GPUs that its environment holds, which others have.",
     WaitCause.BEHIND_OWN: "An earlier request of its own environment comes first.",
     WaitCause.ABOVE_QUOTA: "It needs more than the quota, which was lowered since.",
+    WaitCause.ABOVE_NODE: "It needs more GPUs than are in service: others are drained or lost.",
     WaitCause.CPU_JOBS: "As many jobs without a GPU run as may.",
     WaitCause.PLACE_DOWN: "Jobs cannot be started at its place now.",
     WaitCause.AWAY: "Its process is disconnected.",
     WaitCause.NEXT: "It has its turn at once.",
+    WaitCause.SET_ASIDE: "The decision about it failed by a fault of the manager.",
 }

@@ -668,6 +668,18 @@ class UnreclaimedMemory:
 
 
 @value
+class SetAside:
+    """An entry whose decision failed by a fault of this program. A restart forgets it."""
+
+    entry: str
+    why: str
+    facts: int
+    """A number that changes with what the decision rests on."""
+    again_ns: int
+    """It is tried again no earlier than this."""
+
+
+@value
 class Violation:
     """A process that the driver shows where it should not be, and the action taken.
 

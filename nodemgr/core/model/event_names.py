@@ -10,6 +10,7 @@ EVENT_NAMES = {
     "audit.killed": "A process that went round its quota was ended.",
     "audit.violation": "A process uses a GPU without a lease, or more memory than it may.",
     "connections.full": "An environment, or a user, has all the connections that it may have.",
+    "entry.set_aside": "The decision about a waiting entry failed; all others go on without it.",
     "env.rekeyed": "An environment has a new key for its clients over UDP.",
     "gate.failed": "A device gate could not be set as it should be.",
     "gate.garbled": "A launch gate had impossible words or no turns; each environment has its own.",

@@ -74,6 +74,16 @@ ABOVE_MEMORY = Part(
     " its quota",
 )
 SHARE_ABOVE_QUOTA = Part(QUOTA, "waits until an admin raises its quota: {refusal}")
+ABOVE_NODE = Part(
+    NODE,
+    "needs {gpus}, but the node has {fitting} in service for it ({others}): keeps no GPU, and takes"
+    " its place again when enough are back",
+)
+SET_ASIDE = Part(
+    MANAGER,
+    "set aside, because the decision about it failed ({why}): keeps no GPU, and is tried again once"
+    " it or a GPU has changed, at most once a minute. Please report this with the manager's log",
+)
 TURN_AT_ONCE = Part(QUEUE, "needs {gpus}; has its turn at once")
 DISCONNECTED = Part(PROGRAM, "needs {gpus}; its process is disconnected")
 CPU_JOBS = Part(

@@ -19,6 +19,8 @@ PAUSE = "pause"
 RECALL = "recall"
 RESIZES = "resizes"
 """The timer of the next offer to an elastic task."""
+ASIDE = "aside"
+"""The timer of the entry that was set aside first, when it may be tried again."""
 GRANTS = "grants"
 """The timer of elastic grants: one may grow, or an order to lower one is given again."""
 

@@ -26,8 +26,16 @@ from nodemgr.core.model.events import Acquire, Caller, ResumeTask
 from nodemgr.core.model.schema import IDS, Figures
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.requests import matching
-from nodemgr.core.scheduler import admission, passes, placement, reasons, shares, widening
+from nodemgr.core.scheduler import (
+    admission,
+    passes,
+    placement,
+    reasons,
+    shares,
+    widening,
+)
 from nodemgr.core.scheduler.allocator import Choice, Shortage
+from nodemgr.core.scheduler.set_aside import EntryFailed
 from nodemgr.core.sharing import suspension
 from nodemgr.core.state import elastic_leases
 from nodemgr.core.state.draft import Draft
@@ -263,11 +271,14 @@ def _ask(
         gpu_range=event.gpu_range,
         memory_most_bytes=event.memory_most_bytes,
     )
-    if not draft.state.requests and not draft.wakes_scheduler:
-        answer = placement.reuse(draft, request) or _placed(draft, request, figures)
-        if isinstance(answer, Choice):
-            leasing.begin(draft, request, answer, figures, now_ns, event.wall_ns)
-            return
+    if not draft.state.requests and not draft.wakes_scheduler and "set_aside" not in draft.seldom:
+        try:
+            answer = placement.reuse(draft, request) or _placed(draft, request, figures)
+            if isinstance(answer, Choice):
+                leasing.begin(draft, request, answer, figures, now_ns, event.wall_ns)
+                return
+        except Exception as error:
+            raise EntryFailed(request.request_id, error) from error
     draft.put_request(request)
     if event.wait_ms is not None:
         draft.schedule(("wait", request.request_id), now_ns + event.wait_ms * MS)

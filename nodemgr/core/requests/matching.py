@@ -11,10 +11,11 @@ from nodemgr.core.lifecycle import jobs, leasing
 from nodemgr.core.model.entities import MS, Gpu, Request, TaskClass
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.requests import notify
-from nodemgr.core.scheduler import passes, widening
+from nodemgr.core.scheduler import passes, set_aside, widening
 from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.scheduler.passes import SchedulingPass
 from nodemgr.core.scheduler.placement import PlacementResult
+from nodemgr.core.scheduler.set_aside import EntryFailed
 from nodemgr.core.sharing import idle_policy, preemption, share_changes, suspension
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
@@ -30,6 +31,7 @@ def match(
     requests.
     """
     draft.scheduler_ran()
+    set_aside.take_back(draft)
     leasing.raise_pending(draft)
     scheduling_pass = SchedulingPass(figures)
     has_grown = False
@@ -38,45 +40,65 @@ def match(
     walk = draft.walk()
     for request_id in walk:
         request = draft.requests.get(request_id)
-        if request is None:  # taken out in this step
+        if request is None or set_aside.has(draft, request_id):  # None: taken out in this step
             continue
-        has_share = request.compute_percent is not None
-        if has_share and not has_grown and request.task_class is TaskClass.BEST_EFFORT:
+        if set_aside.are_too_many(draft):
+            draft.wake_scheduler()
+            break
+        is_best_effort = request.task_class is TaskClass.BEST_EFFORT
+        if is_best_effort and not has_grown and request.compute_percent is not None:
             has_grown = True
             _grow(draft, scheduling_pass)
-        result = passes.consider(draft, scheduling_pass, request)
-        if has_share and result is not None and request.task_class is TaskClass.LATENCY_SENSITIVE:
-            _preempt(draft, request, result, wall_ns)
-        if not has_waiter and result is not None and result.answer is Shortage.NODE:
-            has_waiter = True
-            idle_policy.give_room(draft, request, result, now_ns, wall_ns)
+        try:
+            result = _visit(draft, scheduling_pass, request, now_ns, wall_ns)
+            if not has_waiter and result is not None and result.answer is Shortage.NODE:
+                has_waiter = True
+                idle_policy.give_room(draft, request, result, now_ns, wall_ns)
+        except Exception as error:
+            raise EntryFailed(request_id, error) from error
         if result is None or (
             not isinstance(result.answer, Choice)
             and scheduling_pass.settled()
             and request.env not in scheduling_pass.holding
         ):
             walk.drop(walk.group)
-        elif isinstance(result.answer, Choice) and not passes.away(draft, request):
-            choice = result.answer
-            if request.gpu_range is not None and scheduling_pass.reservations is None:
-                others = recalls.waiting(draft)
-                choice = widening.widest(draft, scheduling_pass, request, result, others)
-            _serve(draft, scheduling_pass, request, choice, now_ns, wall_ns)
         passes.narrow(draft, scheduling_pass, walk)
     if not has_grown:
         _grow(draft, scheduling_pass)
-    if draft.state.elastic_grants or "elastic_grants" in draft.seldom:
-        grants.settle(draft, scheduling_pass)
-    if draft.state.elastics or draft.state.calm_since or "elastics" in draft.seldom:
-        resizes.settle(draft, scheduling_pass, wall_ns)
+    _settle_elastic(draft, scheduling_pass, wall_ns)
     _want_figures(draft, scheduling_pass, now_ns, are_complete=are_complete)
     notify.notify(draft, scheduling_pass, now_ns)
     return scheduling_pass.full
 
 
-def _preempt(draft: Draft, request: Request, result: PlacementResult, wall_ns: int) -> None:
-    if not passes.away(draft, request):
+def _visit(
+    draft: Draft, scheduling_pass: SchedulingPass, request: Request, now_ns: int, wall_ns: int
+) -> PlacementResult | None:
+    """The request's result; it is served, or takes GPUs from best effort."""
+    result = passes.consider(draft, scheduling_pass, request)
+    if result is None or passes.away(draft, request):
+        return result
+    if request.task_class is TaskClass.LATENCY_SENSITIVE and request.compute_percent is not None:
         preemption.preempt(draft, request, result, wall_ns)
+    if isinstance(result.answer, Choice):
+        choice = result.answer
+        if request.gpu_range is not None and scheduling_pass.reservations is None:
+            others = recalls.waiting(draft)
+            choice = widening.widest(draft, scheduling_pass, request, result, others)
+        _serve(draft, scheduling_pass, request, choice, now_ns, wall_ns)
+    return result
+
+
+def _settle_elastic(draft: Draft, scheduling_pass: SchedulingPass, wall_ns: int) -> None:
+    """Memory and GPUs of elastic tasks, once all requests are considered."""
+    if draft.state.elastic_grants or "elastic_grants" in draft.seldom:
+        with set_aside.attempt(draft, "memory of elastic tasks") as is_tried:
+            if is_tried:
+                grants.settle(draft, scheduling_pass)
+    if draft.state.elastics or draft.state.calm_since or "elastics" in draft.seldom:
+        with set_aside.attempt(draft, "GPUs of elastic tasks") as is_tried:
+            if is_tried:
+                resizes.settle(draft, scheduling_pass, wall_ns)
 
 
 def _grow(draft: Draft, scheduling_pass: SchedulingPass) -> None:

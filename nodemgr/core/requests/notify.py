@@ -14,11 +14,20 @@ from itertools import islice
 from typing import NamedTuple
 
 from nodemgr.core.lifecycle import leasing
+from nodemgr.core.model import messages
 from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Request, Uuid
-from nodemgr.core.scheduler import admission, launch_hosts, passes, placement, reasons
+from nodemgr.core.scheduler import (
+    admission,
+    launch_hosts,
+    passes,
+    placement,
+    reasons,
+    set_aside,
+)
 from nodemgr.core.scheduler.allocator import Choice, Shortage, choose
 from nodemgr.core.scheduler.placement import PlacementResult
+from nodemgr.core.scheduler.set_aside import EntryFailed
 from nodemgr.core.state import cpu_jobs
 from nodemgr.core.state.draft import Draft, line_of
 from nodemgr.core.state.node_state import State
@@ -36,7 +45,10 @@ def notify(draft: Draft, scheduling_pass: passes.SchedulingPass, now_ns: int) ->
     positions, words = QueuePositions(draft), WaitReasons(draft, scheduling_pass)
     for request in sorted(waiters, key=draft.order):
         position, ahead = positions.of(request)
-        line = words.line(request, position, ahead)
+        try:
+            line = words.line(request, position, ahead)
+        except Exception as error:
+            raise EntryFailed(request.request_id, error) from error
         if draft.reasons.get(request.request_id) != line:
             draft.reasons.put(request.request_id, line)
             draft.positions.put(request.request_id, position)
@@ -81,6 +93,8 @@ class WaitReasons:
     def judge(self, request: Request) -> Judged:
         """The cause, given the GPUs that earlier requests keep."""
         draft = self._draft
+        if set_aside.has(draft, request.request_id):
+            return Judged(WaitCause.SET_ASIDE)
         if request.resumes is not None:
             reserved = self._reserved_before(draft.order(request), request)
             result = placement.judge(draft, request, reserved, {})
@@ -89,6 +103,8 @@ class WaitReasons:
             return Judged(WaitCause.PLACE_DOWN)
         if not admission.fits_quota(draft, request):
             return Judged(WaitCause.ABOVE_QUOTA)
+        if not admission.fits_node(draft, request):
+            return Judged(WaitCause.ABOVE_NODE)
         if request.gpus == 0 and cpu_jobs.limit(draft, request.env) is not None:
             return Judged(WaitCause.CPU_JOBS)
         order = draft.order(request)
@@ -105,6 +121,8 @@ class WaitReasons:
     def _why(self, request: Request, is_last: bool) -> str:
         """The reason, for people."""
         draft, judged = self._draft, self.judge(request)
+        if judged.cause is WaitCause.SET_ASIDE:
+            return messages.SET_ASIDE(why=draft.set_aside[request.request_id].why)
         if request.resumes is not None:
             assert judged.result is not None
             return reasons.of_resume(draft, request, judged.result.rows)
@@ -117,6 +135,8 @@ class WaitReasons:
                 if share is not None and request.compute_percent is not None:
                     return reasons.share_above_quota(share[1])
                 return reasons.above_quota(request, quota.gpus, admission.most_memory(draft, quota))
+            case WaitCause.ABOVE_NODE:
+                return reasons.above_node(draft, request)
             case WaitCause.CPU_JOBS:
                 limit = cpu_jobs.limit(draft, request.env)
                 assert limit is not None

@@ -7,7 +7,7 @@ the asker, the form of the answer.
 
 A lowered quota fails no waiting request (promise 2). A waiting request that needs more than its
 env's quota is inadmissible until the quota is raised: it keeps its place, and every scheduling pass
-skips it.
+skips it. The same holds for one that needs more GPUs than are in service, until one is back.
 """
 
 from __future__ import annotations
@@ -111,3 +111,18 @@ def fits_quota(book: accounting.ChargeTables, request: Request) -> bool:
     if request.compute_percent is not None and share_above_quota(quota, request) is not None:
         return False
     return request.memory_bytes is None or request.memory_bytes <= most_memory(book, quota)
+
+
+def fits_node(book: accounting.ChargeTables, request: Request) -> bool:
+    """Could the node as it is now serve the request, once all its tasks have ended?
+
+    Drained and lost GPUs serve none, and so do those that are smaller than its named memory.
+    """
+    quota, named_bytes = book.envs[request.env].quota, request.memory_bytes or 0
+    fitting = sum(
+        [
+            gpu.usable and named_bytes <= accounting.full_grant(quota, gpu)
+            for gpu in book.gpus.values()
+        ]
+    )
+    return request.gpus <= fitting

@@ -285,7 +285,9 @@ class ReservationTable:
         ]
         end_ns = None if request.planned_ms is None else self._now_ns + request.planned_ms * MS
         for uuid in gpus:
-            use = self._uses[uuid]
+            use = self._uses.get(uuid)
+            if use is None:
+                continue  # a suspended task comes back to a drained GPU, which no plan counts
             if (
                 request.env in self._quotas
                 and accounting.active_tasks(self._draft.grants.get((request.env, uuid))) == 1

@@ -33,7 +33,8 @@ A job without GPUs takes none from other requests, and waits only for such jobs 
 A request that is short of compute alone on the GPUs that its env holds keeps that compute from
 later requests with a share, and its env's later requests wait behind it.
 A pass skips a job if its place is down (launch_hosts.py), and a request that needs more than its
-env's quota since that was lowered (admission.py). They keep nothing.
+env's quota since that was lowered, or more GPUs than are in service (admission.py). They keep
+nothing, and so does a suspended task while one of its GPUs is lost.
 Where time limits give the ends of running tasks, a later request may have a reserved GPU if that
 delays no earlier request (backfill.py). Config.backfill_depth waiting requests are planned. The
 GPUs that the next ones keep are kept from all requests.
@@ -63,7 +64,14 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.model.schema import Figures
-from nodemgr.core.scheduler import admission, launch_hosts, own_tasks, placement, preference
+from nodemgr.core.scheduler import (
+    admission,
+    launch_hosts,
+    own_tasks,
+    placement,
+    preference,
+    set_aside,
+)
 from nodemgr.core.scheduler.allocator import (
     Ask,
     Choice,
@@ -275,9 +283,18 @@ def _result_now(draft: Draft, scheduling_pass: SchedulingPass, request: Request)
 
 def takes_part(draft: Draft, request: Request) -> bool:
     """False: the pass skips the request."""
+    if set_aside.has(draft, request.request_id):
+        return False
     if request.resumes is not None:
-        return draft.tasks[request.resumes].suspension is Suspension.SUSPENDED
-    return launch_hosts.is_up(draft, request) and admission.fits_quota(draft, request)
+        task = draft.tasks[request.resumes]
+        return task.suspension is Suspension.SUSPENDED and all(
+            draft.gpus[uuid].healthy for uuid in task.gpus
+        )
+    return (
+        launch_hosts.is_up(draft, request)
+        and admission.fits_quota(draft, request)
+        and admission.fits_node(draft, request)
+    )
 
 
 def _consider_resume(

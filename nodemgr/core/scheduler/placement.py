@@ -26,7 +26,7 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.placement.policies import ORDERS
-from nodemgr.core.scheduler import preference
+from nodemgr.core.scheduler import preemption, preference
 from nodemgr.core.scheduler.allocator import (
     ANY_NUMBER,
     Ask,
@@ -285,11 +285,12 @@ def result_of_resume(
     """The result of `judge`: the whole former memory on each of its GPUs, or it waits."""
     assert request.resumes is not None
     task, limit = draft.tasks[request.resumes], draft.config.max_tasks_per_gpu
-    rows = [_row_of_resume(draft, task, draft.gpus[uuid], uuid in reserved) for uuid in task.gpus]
+    rows = [_row_of_resume(draft, task, draft.gpus[uuid], reserved.get(uuid)) for uuid in task.gpus]
     fits = all(
         draft.gpus[row.uuid].healthy
         and row.tasks < limit
-        and (row.used or (row.need_bytes <= row.remaining_bytes and not row.reserved))
+        and not row.reserved
+        and (row.used or row.need_bytes <= row.remaining_bytes)
         and _has_share(draft, task, row)
         for row in rows
     )
@@ -312,14 +313,28 @@ def _has_share(draft: Draft, task: Task, row: Candidate) -> bool:
     return (task.granted_percent or 0) <= free_percent
 
 
-def _row_of_resume(draft: Draft, task: Task, gpu: Gpu, reserved: bool) -> Candidate:
+def _row_of_resume(draft: Draft, task: Task, gpu: Gpu, keeper: Request | None) -> Candidate:
+    """The GPU as the suspended task sees it; `keeper`: the earlier request that keeps the GPU.
+
+    Where a task of its env runs on, the memory is charged and the GPU is kept in vain. Even then a
+    best-effort task waits for a latency-sensitive request: what it gave must reach that one.
+    """
     grant = draft.grants[task.env, gpu.uuid]
+    is_used = any(
+        other.env == task.env and compute.computes(other) and not preemption.is_going(draft, other)
+        for other in map(draft.tasks.__getitem__, draft.gpu_tasks.members(gpu.uuid))
+    )
+    gives = (
+        keeper is not None
+        and keeper.task_class is TaskClass.LATENCY_SENSITIVE
+        and task.task_class is TaskClass.BEST_EFFORT
+    )
     return Candidate(
         gpu.uuid,
         gpu.index,
-        not accounting.is_parked(grant),
+        is_used,
         draft.active.get(gpu.uuid) or 0,
         accounting.gpu_room(draft, gpu),
         accounting.return_bytes(draft, grant),
-        reserved=reserved,
+        reserved=keeper is not None and (gives or not is_used),
     )

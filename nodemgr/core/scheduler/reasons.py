@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import MessageLine, Part
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     BY_MANAGER,
@@ -188,6 +188,24 @@ def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> str:
         return messages.ABOVE_QUOTA(gpus=gpus(request.gpus), env=request.env, quota=quota_gpus)
     return messages.ABOVE_MEMORY(
         need=gib(request.memory_bytes or 0), env=request.env, limit=gib(limit_bytes)
+    )
+
+
+def above_node(draft: Draft, request: Request) -> str:
+    """The line of a request that needs more GPUs than are in service."""
+    quota, named_bytes = draft.envs[request.env].quota, request.memory_bytes or 0
+    of_lines: dict[Part, list[int]] = {}
+    for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
+        if named_bytes > accounting.full_grant(quota, gpu):
+            of_lines.setdefault(messages.TOO_SMALL, []).append(gpu.index)
+        elif not gpu.usable:
+            row = messages.GPU_DRAINED if gpu.healthy else messages.GPU_LOST
+            of_lines.setdefault(row, []).append(gpu.index)
+    out = sum(map(len, of_lines.values()))
+    return messages.ABOVE_NODE(
+        gpus=gpus(request.gpus),
+        fitting=len(draft.gpus) - out,
+        others="; ".join(row(gpus=numbered(indices)) for row, indices in of_lines.items()),
     )
 
 

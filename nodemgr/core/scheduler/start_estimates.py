@@ -100,8 +100,10 @@ def start_estimates(
 
 def _may_start(state: State, request: Request) -> bool:
     """False: its place is down or its quota too small, until an unknown time."""
-    return (request.job_id is None or state.is_up(request.place)) and admission.fits_quota(
-        state, request
+    return (
+        (request.job_id is None or state.is_up(request.place))
+        and admission.fits_quota(state, request)
+        and admission.fits_node(state, request)
     )
 
 

@@ -42,7 +42,16 @@ from nodemgr.core.model.entities import (
     UnreclaimedMemory,
     Uuid,
 )
-from nodemgr.core.model.schema import GRANTS, PAUSE, RECALL, RESIZES, Deadline, EnvGpu, recall_key
+from nodemgr.core.model.schema import (
+    ASIDE,
+    GRANTS,
+    PAUSE,
+    RECALL,
+    RESIZES,
+    Deadline,
+    EnvGpu,
+    recall_key,
+)
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import accounting, cpu_jobs
 from nodemgr.core.state.node_state import Overlay, Overlays, State, first
@@ -313,6 +322,8 @@ class Draft(Overlays):
         self.reasons.drop(request.request_id)
         self.positions.drop(request.request_id)
         _mark(self.wants_figures, request.request_id, False)
+        if request.request_id in self.state.set_aside:
+            self.set_aside.drop(request.request_id)
         self.schedule(("wait", request.request_id), None)
         for asker in request.askers:
             self._forget_asker(request.env, asker)
@@ -663,6 +674,8 @@ def _stop_timers(state: State) -> None:
         state.timers.pop("silence", None)
     if not state.unsettled and not state.wants_figures:
         state.timers.pop("figures", None)
+    if not state.set_aside or not (state.tasks or state.requests):
+        state.timers.pop(ASIDE, None)
 
 
 def _stop_elastic_timers(state: State) -> None:

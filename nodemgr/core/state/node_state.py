@@ -35,6 +35,7 @@ from nodemgr.core.model.entities import (
     QueueRow,
     Record,
     Request,
+    SetAside,
     Task,
     UnreclaimedMemory,
     Uuid,
@@ -288,7 +289,7 @@ class Tables:
     timers = Of[str, int]()
     """The time (ns) a Tick is needed for things without a row.
 
-    The keys are "silence", "figures", RESIZES and GRANTS.
+    The keys are "silence", "figures", ASIDE, RESIZES and GRANTS.
     """
     agenda = Of[Deadline, int]()
 
@@ -323,6 +324,9 @@ class Tables:
     """By task: its last report."""
     unbooked = Of[Uuid, int]()
     """Per GPU, the bytes that the driver shows and no charge covers, if above the tolerance."""
+
+    set_aside = Of[str, SetAside](seldom=True)
+    """By request id: entries whose decision failed (scheduler/set_aside.py)."""
 
     idle_since = Of[str, int](seldom=True)
     """By task: the time (ns) since which it is known to use no GPU."""

@@ -97,6 +97,7 @@ def frame(
         "queue": job_rows.queue(state, now_ns, env=env, limit=SHOWN_JOBS),
         "queue_length": len(state.requests) if env is None else waiting.get(env, 0),
         "jobs": job_rows.under_way(state, env, SHOWN_JOBS),
+        "set_aside": set_aside(state, env),
         "violations": [_violation(state, row, now_ns) for row in violations(state, env)],
         "residues": [_unreclaimed(state, row) for row in unreclaimed(state, env)],
     }
@@ -331,6 +332,17 @@ def task_now(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> 
 def _borrowed(state: State, task: Task) -> int:
     held = elastic_leases.borrowed(state, task.env)
     return sum(gpu.task_id == task.task_id for gpu in held)
+
+
+def set_aside(state: State, env: str | None = None) -> list[StatusRow]:
+    """The entries that passes leave out after a fault of the manager."""
+    found = []
+    for row in state.set_aside.values():
+        request = state.requests.get(row.entry)
+        if env is None or (request is not None and request.env == env):
+            job = None if request is None else request.job_id
+            found.append({"entry": job or row.entry, "reason": row.why})
+    return found
 
 
 def violations(state: State, env: str | None = None) -> list[Violation]:

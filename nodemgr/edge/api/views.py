@@ -354,6 +354,7 @@ class Views:
             daemon.gpus.last,
             now_ns,
             used,
+            [f"{row['entry']}: {row['reason']}" for row in snapshot.set_aside(state, env)],
             violations,
             limits,
             self._udp(),

@@ -104,6 +104,8 @@ class StepEngine:
             except TransitionRefused as error:  # a fault of the core must not end the manager
                 stderr_log.fault(f"in the step of {type(event).__name__}", error)
                 return False
+            for failed in transition.failed:
+                stderr_log.fault(f"in the decision about {failed.entry}", failed.cause)
             if not self._journal.write(
                 transition.saved,
                 transition.published,

@@ -43,6 +43,8 @@ class CheckContext:
     reading: DriverReading
     now_ns: int
     descriptors_used: int
+    set_aside: Sequence[str] = ()
+    """The waiting entries that passes leave out after a fault, a line each."""
     violations: Sequence[str] = ()
     """The findings of the audit, a line each."""
     driver_limits: MessageLine = NO_LIMITS
@@ -164,6 +166,10 @@ def _privileges(_around: CheckContext) -> tuple[bool, MessageLine]:
     return True, messages.RIGHTS_HELD(names=", ".join(names)) if names else messages.RIGHTS_NONE()
 
 
+def _scheduler(around: CheckContext) -> tuple[bool, MessageLine]:
+    return _unless(around.set_aside, messages.NOTHING_SET_ASIDE())
+
+
 def _audit(around: CheckContext) -> tuple[bool, MessageLine]:
     return _unless(around.violations, messages.NO_VIOLATION())
 
@@ -221,6 +227,7 @@ CHECKS = (
     ManagerCheck(messages.CHECK_GATE, _gate),
     ManagerCheck(messages.CHECK_JOBS, _jobs),
     ManagerCheck(messages.CHECK_KNOWN_JOBS, _unknown),
+    ManagerCheck(messages.CHECK_SCHEDULER, _scheduler),
     ManagerCheck(messages.CHECK_AUDIT, _audit),
 )
 

@@ -446,4 +446,7 @@ def test_a_lost_gpu_is_named() -> None:
     node.loses(0)
     node.quota("alice", 1)
     node.asks("alice", 10)
-    assert node.state.reasons["r1"] == "place 1 in queue normal: needs 1 GPU, 0 free; GPU 0 lost"
+    assert node.state.reasons["r1"] == (
+        "place 1 in queue normal: needs 1 GPU, but the node has 0 in service for it (GPU 0 lost):"
+        " keeps no GPU, and takes its place again when enough are back"
+    )

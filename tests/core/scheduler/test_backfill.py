@@ -131,12 +131,16 @@ def test_where_an_end_is_unknown_a_gang_keeps_all_that_it_could_use(unknown: str
     assert (runs(busy, gang), runs(busy, short)) == (None, None)
 
 
-def test_a_gang_keeps_its_gpus_while_one_that_it_needs_is_lost() -> None:
+def test_a_gang_keeps_no_gpu_while_one_that_it_needs_is_lost() -> None:
+    """It takes its place again when the GPU is back."""
     busy = node(4)
     busy.loses(0)
     gang = submit(busy, "alice", 4, 50)
-    assert runs(busy, submit(busy, "bob", 1, 1)) is None
+    one = submit(busy, "bob", 1, 1)
+    assert runs(busy, one) == [1]
     busy.gpus_are([gpu(index) for index in range(4)])
+    assert runs(busy, submit(busy, "bob", 1)) is None
+    busy.job_ends(one)
     assert runs(busy, gang) == [0, 1, 2, 3]
 
 

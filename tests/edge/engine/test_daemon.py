@@ -96,7 +96,7 @@ def test_asking_twice_under_one_rid_is_asking_once(
     assert len(manager.call("status")["tasks"]) == 1
 
 
-def test_a_change_of_state_that_the_core_refuses_does_not_end_the_manager(
+def test_a_change_of_state_that_the_core_refuses_sets_its_request_aside(
     manager: LocalManager,
     make_client: Client,
     monkeypatch: pytest.MonkeyPatch,
@@ -106,10 +106,14 @@ def test_a_change_of_state_that_the_core_refuses_does_not_end_the_manager(
     with monkeypatch.context() as without_rows:
         without_rows.setattr(leasing, "TASK_TRANSITIONS", {})
         client.ask(1)
-        client.expect("DENY")
-        assert manager.call("status")["tasks"] == []
+        assert "set aside" in client.expect("WAIT")["reason"]
+        status = manager.call("status")
+        assert status["tasks"] == []
+        assert [row["entry"] for row in status["set_aside"]] == ["r1"]
     assert "the event grant does not lead from None to running" in capfd.readouterr().err
-    client.acquire(1)
+    (check,) = [row for row in manager.call("doctor")["checks"] if row["name"] == "scheduler"]
+    assert not check["ok"]
+    make_client(manager.env_dir("alice")).acquire(1)
     assert len(manager.call("status")["tasks"]) == 1
 
 

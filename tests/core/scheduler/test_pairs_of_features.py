@@ -1,0 +1,102 @@
+"""Decisions where two features meet: suspension, drained GPUs, wide requests, classes.
+
+Each test is a story that no test of one feature tells.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.model.entities import Suspension, TaskClass
+from tests.core.world import Node
+
+LATENCY, BEST = TaskClass.LATENCY_SENSITIVE, TaskClass.BEST_EFFORT
+
+
+def test_a_resume_on_a_drained_gpu_beside_a_wide_waiting_job() -> None:
+    node = Node(4)
+    node.quota("a", 4)
+    node.quota("b", 4)
+    node.asks("a", 1, 1)
+    node.is_suspended("t1")
+    node.drains(0)
+    limited = node.submits("b", gpus=1, time_limit_ms=600_000)
+    assert limited is not None
+    node.drains(3)
+    wide = node.submits("b", gpus=2)
+    assert wide is not None
+    assert node.queued_jobs() == [wide]
+    node.resumes("t1")
+    assert node.state.tasks["t1"].suspension is Suspension.RESUMING
+
+
+def test_two_best_effort_tasks_of_one_environment_leave_for_a_latency_sensitive_one() -> None:
+    node = Node(1, 16)
+    node.quota("a", 1, task_class=BEST)
+    node.quota("b", 1, task_class=LATENCY)
+    node.asks("a", 1, 1, task_class=BEST, percent=50)
+    node.asks("a", 2, 1, task_class=BEST, percent=50)
+    node.asks("b", 3, 1, task_class=LATENCY)
+    node.is_out("t1")
+    assert node.state.tasks["t1"].suspension is Suspension.SUSPENDED
+    node.is_out("t2")
+    assert node.gpus_of(3) == [0]
+    node.dies(3)
+    states = {task.suspension for task in node.state.tasks.values()}
+    assert states == {Suspension.RESUMING}
+
+
+def test_a_suspended_sibling_keeps_its_slot_free_for_a_latency_sensitive_request() -> None:
+    """The request needs a slot on one GPU, and the memory of another one that is still going."""
+    node = Node(2, 80, max_tasks_per_gpu=2)
+    node.quota("a", 1, 20, task_class=BEST)
+    node.quota("c", 1, task_class=BEST)
+    node.quota("b", 2, 80, task_class=LATENCY)
+    node.asks("c", 1, 1, task_class=BEST)
+    node.asks("a", 2, 1, task_class=BEST, percent=50)
+    node.asks("a", 3, 1, task_class=BEST, percent=50)
+    node.asks("b", 4, 2, task_class=LATENCY, percent=10)
+    assert node.state.tasks["t3"].suspension is Suspension.SUSPENDING
+    node.is_out("t3")
+    assert node.state.tasks["t3"].suspension is Suspension.SUSPENDED
+    node.is_out("t1")
+    assert node.gpus_of(4) == [0, 1]
+
+
+def test_a_request_wider_than_the_usable_gpus_delays_no_other() -> None:
+    node = Node(4)
+    node.quota("a", 4)
+    node.quota("b", 4)
+    node.asks("b", 1, 1)
+    node.asks("a", 2, 4)
+    node.drains(3)
+    node.dies(1)
+    node.asks("b", 3, 3)
+    assert node.gpus_of(3) == [0, 1, 2]
+    assert node.told(2) is None
+    node.dies(3)
+    node.undrains(3)
+    assert node.gpus_of(2) == [0, 1, 2, 3]
+
+
+def test_a_request_above_the_usable_gpus_says_so() -> None:
+    node = Node(4)
+    node.quota("a", 4)
+    node.asks("a", 1, 4)
+    node.dies(1)
+    node.drains(3)
+    node.asks("a", 2, 4)
+    told = node.told(2)
+    assert told is not None
+    assert "GPU 3" in told.reason
+    assert "drained" in told.reason
+
+
+def test_a_resume_on_a_lost_gpu_keeps_no_other_gpu() -> None:
+    node = Node(2)
+    node.quota("a", 2)
+    node.quota("b", 2)
+    node.asks("a", 1, 2)
+    node.is_suspended("t1")
+    node.loses(1)
+    node.resumes("t1")
+    node.asks("b", 2, 1)
+    assert node.gpus_of(2) == [0]
