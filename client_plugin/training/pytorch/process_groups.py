@@ -7,7 +7,6 @@ no backend. Must not know: models, steps.
 from __future__ import annotations
 
 import datetime
-import io
 from typing import Any, List, Optional, Sequence
 
 import torch
@@ -15,6 +14,7 @@ import torch.distributed as dist
 
 from ..calls import CollectiveThread
 from ..channel import GenerationMembers
+from .state_bytes import packed, unpacked
 
 TIMEOUT = datetime.timedelta(minutes=30)
 """As torch's own: a main worker may validate for long while the others wait for its gradient.
@@ -54,9 +54,7 @@ class TorchGroup:
         return [each.tolist() for each in every]
 
     def send(self, rank: int, data: Any) -> None:
-        file = io.BytesIO()
-        torch.save(data, file)
-        whole = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+        whole = packed(data)
         length = torch.tensor([whole.numel()], dtype=torch.int64, device=self._device)
         self._call(lambda backend: [backend.send([length], rank, 0)])
         for chunk in whole.split(CHUNK_BYTES):
@@ -74,7 +72,7 @@ class TorchGroup:
             self._call(lambda backend, moved=moved: [backend.recv([moved], rank, 0)])
             if moved is not chunk:
                 chunk.copy_(moved)
-        return torch.load(io.BytesIO(whole.numpy()), map_location="cpu", weights_only=False)
+        return unpacked(whole)
 
     def close(self, is_broken: bool) -> None:
         """Its connections close, so that the members that still wait for it go on, too."""
