@@ -7,10 +7,10 @@ The rules for one reading of one GPU:
 - No lease: the process is no member of any task, or its env has no grant on this GPU. Memory that
   an env's processes left there when they lost a lease is no offence: it is charged as unreclaimed
   memory until it is gone.
-- Over quota: the env's members together use more than its grant plus `audit_tolerance_bytes` for
-  each member (contexts, modules and local memory, which no estimate knows beforehand). A member
-  offends if the driver shows more than its own charge plus the tolerance. Charges never exceed the
-  grant, so at least one member offends.
+- Over quota: the env's members together use more than its grant plus `audit_tolerance_bytes`
+  (modules and local memory, which no estimate knows beforehand), once for the env, plus what their
+  contexts are known to take beyond their charges, at most the grant again. The members that the
+  driver shows with the most beyond their charges offend, until the rest would be within.
 - A process of an unknown env is only counted. It is named where the memory outside the books
   exceeds the tolerance. On a GPU with UDP leases such memory is theirs up to their caps: their PIDs
   are unknown.
@@ -201,18 +201,20 @@ def _beyond_quota(book: AuditTables, uuid: Uuid, there: list[Seen]) -> Iterator[
             and book.grants.get((member.env, uuid)) is not None
         ):
             members.setdefault(member.env, []).append(seen)
-    tolerance_bytes = book.config.audit_tolerance_bytes
     for env, group in members.items():
         allowed_bytes = _allowed(book, env, uuid)
-        if sum(seen.memory_bytes for seen in group) - allowed_bytes > tolerance_bytes * len(group):
-            for seen in group:
-                if seen.memory_bytes - seen.charged_bytes > tolerance_bytes:
-                    yield Finding(
-                        Offence.OVER_QUOTA,
-                        seen,
-                        book.processes[seen.process].task_id,
-                        allowed_bytes,
-                    )
+        contexts_bytes = min(sum(seen.context_bytes for seen in group), allowed_bytes)
+        beyond_bytes = sum(seen.memory_bytes for seen in group) - allowed_bytes - contexts_bytes
+        for seen in sorted(group, key=_excess, reverse=True):
+            if beyond_bytes <= book.config.audit_tolerance_bytes or _excess(seen) <= 0:
+                break
+            beyond_bytes -= _excess(seen)
+            task_id = book.processes[seen.process].task_id
+            yield Finding(Offence.OVER_QUOTA, seen, task_id, allowed_bytes)
+
+
+def _excess(seen: Seen) -> int:
+    return seen.memory_bytes - seen.charged_bytes - seen.context_bytes
 
 
 def _count(draft: Draft, event: Audited, unbooked: dict[Uuid, int]) -> None:

@@ -217,9 +217,9 @@ class Config:
     enforce_grace_ms: int = 10_000
     """The time a process has to end by itself before it is killed."""
     audit_tolerance_bytes: int = 1 << 30
-    """The bytes of a process that the driver may show beyond its charges.
+    """The bytes of an env that the driver may show on a GPU beyond its grant.
 
-    They are contexts, modules, local memory (lifecycle/audit.py).
+    They are modules and local memory (lifecycle/audit.py).
     """
     requeue_pause_ms: int = 10_000
     """The pause before a job is queued again after its attempt ended by no fault of the job.

@@ -204,6 +204,8 @@ class Seen:
     charged_bytes: int = 0
     """Its own word in its env's ledger; zero if it has none."""
     command: str = ""
+    context_bytes: int = 0
+    """What its context takes beyond the estimate that it was charged by."""
 
 
 @value

@@ -100,6 +100,8 @@ class Questions:
 
         if what in NEED_NO_READING:
             begin()
+        elif what == "doctor":
+            self._daemon.node.when_audited(begin, reuse=True)
         else:
             self._daemon.node.when_fresh(begin)
 

@@ -338,13 +338,36 @@ class Views:
             if job.env == env and job.task_id is None and job.request_id is None
         ]
 
-    def checks(self, env: str | None = None) -> list[dict[str, Any]]:
+    def doctor(self) -> Later:
+        """All checks, after what the driver shows is judged and a suspension was tried."""
+        daemon = self._daemon
+
+        def begin(reply: Reply) -> None:
+            def answer(fault: MessageLine | None) -> None:
+                rows = self.checks(suspension_fault=fault)
+                reply({"schema_version": SCHEMA_VERSION, "checks": rows})
+
+            if daemon.suspensions.hindrance() is None:
+                daemon.node.when_audited(lambda: daemon.suspensions.when_tried(answer))
+            else:
+                daemon.node.when_audited(lambda: answer(None))
+
+        return Later(begin)
+
+    def checks(
+        self, env: str | None = None, suspension_fault: MessageLine | None = None
+    ) -> list[dict[str, Any]]:
         """The manager's own doctor checks; with `env`, only the violations of that env."""
         daemon = self._daemon
         used = len(os.listdir("/proc/self/fd"))
         state = daemon.state
         violations = [
             reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)
+        ]
+        violations += [
+            f"GPU {state.gpus[uuid].index} has {reasons.gib(unbooked_bytes)} in use that no grant"
+            " explains, and promises them to no environment"
+            for uuid, unbooked_bytes in state.unbooked.items()
         ]
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.node.driver_limits.line
         box, hindrance = daemon.envs.containers, daemon.suspensions.hindrance()
@@ -370,9 +393,10 @@ class Views:
             daemon.jobs.unknown(),
             shares=found.SHARES_BY_MPS() if daemon.compute.has_mps() else found.SHARES_BY_TURNS(),
             suspension=(
-                found.SUSPENSION_WORKS()
-                if hindrance is None
-                else found.SUSPENSION_SKIPPED(why=hindrance)
+                suspension_fault is None,
+                suspension_fault
+                or (hindrance and found.SUSPENSION_SKIPPED(why=hindrance))
+                or found.SUSPENSION_WORKS(),
             ),
             gpu_faults=gpu_health.warnings(state, by_order=False),
             gpu_drains=gpu_health.warnings(state, by_order=True),

@@ -41,6 +41,10 @@ SHOWN_NS = 200_000_000
 BEAT_CHECK_S = 1.0
 """Longest time between two readings of the beat words; a stalled process resumes at one."""
 MIN_WAKE_S = 0.001
+IDLE_PERIOD_S = 10.0
+"""Between two readings while no memory is held or awaited: memory without a lease is seen, too."""
+FOUND_NS = 60_000_000_000
+"""After a find the GPUs are read each beat for this long."""
 
 
 def _as_read(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
@@ -136,12 +140,20 @@ class NodeMonitor:
             journal.remember,
             journal.meta(),
         )
-        self._auditor = Auditor(state, self._ledgers, self._known.key_of_pid, ports.env_of_stranger)
+        self._auditor = Auditor(
+            state,
+            self._ledgers,
+            self._known.key_of_pid,
+            ports.env_of_stranger,
+            ports.context_sizes.uncharged_bytes,
+        )
         self._can_limit = self.driver_limits.can_set
         self._limits_due = False
         """Grants or processes changed, and the driver's own limits must follow."""
         self._audited_ns = 0
         """Time of the last audit against the driver."""
+        self._found_ns = -FOUND_NS
+        """Time of the last reading that the books did not explain."""
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ns: int | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
@@ -243,6 +255,7 @@ class NodeMonitor:
         self.audit(reading)
         self._read_unreclaimed(reading)
         self.settle_gates()
+        self._watch_gpus()
 
     def when_fresh(self, then: Callable[[], None]) -> None:
         """Call back when `gpus.last` is at most SHOWN_NS old, else after a new reading.
@@ -253,6 +266,21 @@ class NodeMonitor:
             self._locations.when_known(then)
         else:
             self.gpus.read_soon(lambda _reading: self._locations.when_known(then))
+
+    def when_audited(self, then: Callable[[], None], reuse: bool = False) -> None:
+        """Calls back when a reading is judged: a find is certain after another, a beat later.
+
+        `reuse`: a reading that is fresh will do, for callers that may ask at any rate.
+        """
+
+        def judge() -> None:
+            if all(found.told for found in self._state.violations.values()):
+                then()
+            else:
+                beat_s = self._state.config.beat_ms / 1_000
+                self._loop.call_later(beat_s, self.when_read, then)
+
+        (self.when_fresh if reuse else self.when_read)(judge)
 
     def when_read(self, then: Callable[[], None]) -> None:
         """Calls back after a reading that begins now has been processed."""
@@ -270,6 +298,7 @@ class NodeMonitor:
         audited = self._auditor.audit(reading, self._clock.wall_ns())
         self._audited_ns = self._clock.monotonic_ns()
         if audit.is_news(state, audited):
+            self._found_ns = self._audited_ns
             self._engine.submit(audited)
         limits_bytes = {where: grant.limit_bytes for where, grant in state.grants.items()}
         for env in self._context_sizes.learn(
@@ -367,13 +396,12 @@ class NodeMonitor:
         )
 
     def _watch_gpus(self) -> None:
-        """Read the GPUs periodically while memory is held, requested or unreclaimed.
-
-        An audit that acts needs it, too.
-        """
+        """Reads the GPUs each beat while memory is held, requested, unreclaimed or unexplained."""
         state = self._state
         needed = bool(state.tasks or state.requests or state.unreclaimed) or audit.is_acting(state)
-        self.gpus.set_period(state.config.beat_ms / 1_000 if needed else None)
+        needed = needed or self._clock.monotonic_ns() - self._found_ns < FOUND_NS
+        beat_s = state.config.beat_ms / 1_000
+        self.gpus.set_period(beat_s if needed else max(beat_s, IDLE_PERIOD_S))
 
     def _watch_beats(self) -> None:
         """Reads beat words at least once a second while processes in a ledger hold leases."""

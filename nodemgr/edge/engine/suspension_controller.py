@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import MessageLine, stated
 from client_plugin.verbs.presentation.units import format_size
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import ProcessKey, Suspension, Uuid
@@ -28,6 +28,12 @@ LOCK_MS = 10_000
 """The longest wait for the end of a process's work on its GPUs."""
 ROOM_TRIES, ROOM_RETRY_S = 5, 1.0
 """Readings of the driver that look for the room of a resume, and the pause between two."""
+TRY_S = 2 * LOCK_MS / 1_000
+"""A try waits behind the order that is under way."""
+NO_ANSWER = stated(
+    f"the suspension process has not answered for {TRY_S:g} s",
+    "look for a hanging driver: `nvidia-smi`, the kernel's log",
+)
 Answered = Callable[[Order, OrderEnd], None]
 WhenEnded = Callable[[str], None]
 """Takes the reason of a failure; empty: it is done."""
@@ -54,6 +60,9 @@ class SuspensionController:
         self.hindrance = hindrance
         self._waiting: dict[str, list[WhenEnded]] = {}
         """By task."""
+        self._tried: list[Callable[[MessageLine | None], None]] = []
+        self._is_trying = False
+        self._try_limit: asyncio.TimerHandle | None = None
         self._out: dict[str, dict[Uuid, int]] = {}
         """Bytes of device memory by task and GPU, as they were before its suspension."""
 
@@ -74,6 +83,15 @@ class SuspensionController:
     def when_ended(self, task_id: str, then: WhenEnded) -> None:
         """Calls back at the end of the order that is under way for this task."""
         self._waiting.setdefault(task_id, []).append(then)
+
+    def when_tried(self, then: Callable[[MessageLine | None], None]) -> None:
+        """Calls back with the fault of the suspension process; None: it has loaded the driver."""
+        self._tried.append(then)
+        if not self._is_trying:
+            self._is_trying = True
+            self._suspender.order(Order("try", "-", 0, ()))
+        if len(self._tried) == 1:
+            self._try_limit = self._loop.call_later(TRY_S, self._end_try, NO_ANSWER)
 
     def close(self) -> None:
         self._suspender.close()
@@ -149,7 +167,18 @@ class SuspensionController:
         return Target(pid, int(key.rpartition(":")[2]), memory_bytes)
 
     def _answered(self, order: Order, answer: OrderEnd) -> None:
+        if order.verb == "try":
+            self._is_trying = False
+            self._end_try(line_of(answer) if answer.kind else None)
+            return
         self._ended(order, "" if not answer.kind else line_of(answer), answer.is_out)
+
+    def _end_try(self, fault: MessageLine | None) -> None:
+        if self._try_limit is not None:
+            self._try_limit.cancel()
+        tried, self._tried = self._tried, []
+        for then in tried:
+            then(fault)
 
     def _ended(self, order: Order, reason: str, is_out: bool, again: bool = False) -> None:
         task_id, wall_ns = order.task_id, self._clock.wall_ns()

@@ -25,7 +25,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import median_low
 
-from nodemgr.core.model.entities import Gpu, ProcessKey, Uuid
+from nodemgr.core.model.entities import Gpu, Process, ProcessKey, Uuid
 from nodemgr.edge.gpu.usage import Figure
 
 INITIAL_BYTES = 64 << 20
@@ -58,10 +58,18 @@ class ContextSizes:
         self._sampled: set[tuple[ProcessKey, Uuid]] = set()
         """Processes that need not be measured again: sampled, or charged by another estimate."""
         self._told: dict[str, int] = {}
+        self._charged: dict[tuple[ProcessKey, Uuid], int] | None = None
+        """The estimate that each process was charged by; None: no reading yet."""
 
     def told_bytes(self, env: str) -> int:
         """The present estimate for the env's processes."""
         return self._told.get(env, INITIAL_BYTES)
+
+    def uncharged_bytes(self, process: Process, uuid: Uuid) -> int:
+        """What its context takes by the present estimate beyond the one that it was charged by."""
+        told_bytes = self.told_bytes(process.env)
+        charged_bytes = (self._charged or {}).get((process.key, uuid), told_bytes)
+        return max(0, told_bytes - charged_bytes)
 
     def settle(self, gpus: Iterable[Gpu], envs: Collection[str]) -> set[str]:
         """Take over the node's GPUs and forget removed envs.
@@ -92,6 +100,15 @@ class ContextSizes:
         """
         here = {(figure.process.key, figure.uuid) for figure in figures}
         self._sampled &= here
+        before = self._charged or {}
+        self._charged = {
+            (one.process.key, one.uuid): before.get(
+                (one.process.key, one.uuid),
+                # those of an earlier manager may have been charged by any estimate
+                INITIAL_BYTES if self._charged is None else self.told_bytes(one.process.env),
+            )
+            for one in figures
+        }
         used_bytes: Counter[tuple[str, Uuid]] = Counter()
         for figure in figures:
             used_bytes[figure.process.env, figure.uuid] += figure.driver_bytes

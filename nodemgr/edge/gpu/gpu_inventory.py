@@ -313,10 +313,12 @@ class GpuWatcher:
 
     def set_period(self, period_s: float | None) -> None:
         """Sets the read interval; None: only on request. The thread starts at the first need."""
-        if period_s != self._period_s:
+        before_s = self._period_s
+        if period_s != before_s:
             with self._condition:
                 self._period_s = period_s
-                self._condition.notify()
+                if before_s is None or (period_s is not None and period_s < before_s):
+                    self._condition.notify()
             if period_s is not None:
                 self._start()
 

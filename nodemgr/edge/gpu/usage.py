@@ -45,12 +45,14 @@ class Auditor:
         ledgers: Ledgers,
         key_of_pid: Callable[[int], ProcessKey | None],
         env_of_stranger: Callable[[int], str | None],
+        context_bytes: Callable[[Process, Uuid], int] = lambda _process, _uuid: 0,
     ) -> None:
-        """`key_of_pid`: of those that are watched."""
+        """`key_of_pid`: of those that are watched; `context_bytes`: see Seen."""
         self._state = state
         self._ledgers = ledgers
         self._key_of_pid = key_of_pid
         self._env_of_stranger = env_of_stranger
+        self._context_bytes = context_bytes
         self._words: dict[tuple[ProcessKey, Uuid], tuple[int, int]] = {}
         """The figures of driver and ledger at the last reading."""
         self._strangers: dict[ProcessKey, tuple[str | None, str]] = {}
@@ -100,6 +102,7 @@ class Auditor:
                         process.env,
                         charged_bytes,
                         command_line_of(process, self._state),
+                        self._context_bytes(process, uuid),
                     )
                 )
         for found in seen:

@@ -70,8 +70,8 @@ class CheckContext:
     """Does the store know all that runs and has run here, and what not."""
     shares: MessageLine = BY_TURNS
     """How compute shares are kept."""
-    suspension: MessageLine = SUSPENSION_WORKS
-    """Whether tasks can be suspended."""
+    suspension: tuple[bool, MessageLine] = (True, SUSPENSION_WORKS)
+    """Whether tasks can be suspended; where the driver has no means for it, that is no fault."""
     gpu_faults: Sequence[str] = ()
     """A line for each GPU that failed again and again."""
     gpu_drains: Sequence[str] = ()
@@ -187,7 +187,7 @@ def _shares(around: CheckContext) -> tuple[bool, MessageLine]:
 
 
 def _suspension(around: CheckContext) -> tuple[bool, MessageLine]:
-    return True, around.suspension
+    return around.suspension
 
 
 def _containers(around: CheckContext) -> tuple[bool, MessageLine]:

@@ -546,8 +546,8 @@ OPTIONS = (
         "audit_tolerance_bytes",
         _integer(0, 2**48),
         (
-            "The most that the driver may show of a process beyond its charges "
-            "before a report: contexts, modules, local memory."
+            "The most that the driver may show of an environment's processes on a GPU beyond its "
+            "grant before a report: modules, local memory."
         ),
         core=True,
     ),

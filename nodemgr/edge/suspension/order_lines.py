@@ -4,6 +4,7 @@ Knows: the two forms. Must not know: sockets, the work of an order.
 
     suspend t17 10000 4711:889232:1073741824 ...      order: task, lock timeout, PID:start:bytes
     resume t17 10000 4711:889232:0
+    try - 0
     done t17                                          answers
     failed t17 in call 4711 cuCheckpointProcessLock CUDA_ERROR_NOT_READY
     failed t17 out container 4711 1073741824 2097152
@@ -32,7 +33,7 @@ class Target(NamedTuple):
 
 
 class Order(NamedTuple):
-    """Suspend or resume the processes of one task."""
+    """Suspend or resume the processes of one task; or try: load the driver, and do no more."""
 
     verb: str
     task_id: str
@@ -48,7 +49,7 @@ class Order(NamedTuple):
         """Raises LineError."""
         verb, task_id, *rest = [*line.split(" "), "", ""]
         numbers = [word.split(":") for word in rest[:-2]]
-        if verb not in ("suspend", "resume") or not WORD.fullmatch(task_id) or not numbers:
+        if verb not in ("suspend", "resume", "try") or not WORD.fullmatch(task_id) or not numbers:
             raise LineError(f"no order: {line[:80]!r}")
         try:
             (lock_ms,), *targets = [[int(text) for text in row] for row in numbers]

@@ -81,6 +81,8 @@ def carry_out(order: Order, calls: WatchedCalls) -> OrderEnd:
     procedures = Procedures(calls, lives, order.lock_ms)
     try:
         calls.driver()
+        if order.verb == "try":
+            return OrderEnd(order.task_id)
         if order.verb == "resume":
             return _answer(order, procedures.resume(pids))
         needs = {

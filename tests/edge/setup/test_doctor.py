@@ -68,7 +68,7 @@ def test_whether_tasks_can_be_suspended(store: Store) -> None:
     ok, detail = row("suspension", store)
     assert ok
     assert "the driver moves the GPU memory of tasks to host memory" in detail
-    assert row("suspension", store, suspension="skipped, since it is old") == (
+    assert row("suspension", store, suspension=(True, "skipped, since it is old")) == (
         True,
         "skipped, since it is old",
     )
