@@ -19,7 +19,7 @@ import tempfile
 
 from client_plugin.messages import kernelspecs as messages
 from client_plugin.messages.arguments import MISSING_COMMAND, NO_DISPLAY_NAME
-from client_plugin.messages.form import sentence
+from client_plugin.messages.form import sentence, stated
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import (
@@ -124,6 +124,7 @@ def _install(said: Said) -> int:
     name = said.name or f"nodemgr-{said.env}"[:63]
     data_directory = user_directory() if said.user else SYSTEM_DIRECTORIES[0]
     directory = os.path.join(kernels_of(data_directory), name)
+    _check_owners(directory)
     present = os.path.lexists(os.path.join(directory, "kernel.json"))
     if present and env_of(spec_of(directory)) is None:
         raise Fault(messages.KERNEL_OF_ANOTHER(directory=directory))
@@ -213,6 +214,21 @@ def _write(directory: str, spec: Dict[str, Any]) -> None:
         raise
 
 
+def _check_owners(directory: str) -> None:
+    """Root writes through no directory or link of another user. Raises Fault."""
+    path = directory
+    while os.geteuid() == 0 and path != os.path.dirname(path):
+        if os.path.lexists(path) and os.lstat(path).st_uid != 0:
+            raise Fault(
+                stated(
+                    f"root writes no kernel below {path}, which belongs to uid"
+                    f" {os.lstat(path).st_uid}",
+                    "run this as that user, or name another folder by JUPYTER_DATA_DIR",
+                )
+            )
+        path = os.path.dirname(path)
+
+
 def _make_directories(directory: str) -> None:
     parent = os.path.dirname(directory)
     if not os.path.isdir(parent):
@@ -274,6 +290,7 @@ def _remove(said: Said) -> int:
     if said.name not in known:
         raise Fault(messages.NO_OWN_KERNEL(name=said.name))
     directory = known[said.name]
+    _check_owners(directory)
     try:
         shutil.rmtree(directory)
     except OSError as error:

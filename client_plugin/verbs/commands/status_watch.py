@@ -61,9 +61,7 @@ def watch(way: Way, as_json: bool, inside: bool) -> int:
 
 
 def _print_json(status: TableRow) -> None:
-    import json
-
-    print(json.dumps(status, separators=(",", ":"), ensure_ascii=False))
+    print(tables.json_text(status, separators=(",", ":")))
 
 
 class Blocks:

@@ -28,6 +28,11 @@ GAP = "  "
 REST_LEAST = 24
 """The least width of the last column (command, reason) before other columns get room."""
 
+ACTING = (
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\uffff"
+    "\U000e0000-\U000e0fff]"
+)
+"""Control and format characters beyond those that JSON escapes itself."""
 COLOURS = {
     "healthy": "green", "running": "green", "ok": "green", "done": "green", "drained": "yellow",
     "waiting": "yellow", "stalled": "yellow", "away": "yellow", "held": "yellow",
@@ -277,6 +282,19 @@ def gpu_list(indices: Sequence[object] | None) -> str:
 
 def print_json(value: object) -> None:
     """One object, readable; streams print one line an object instead."""
+    print(json_text(value, indent=2))
+
+
+def json_text(value: object, **form: Any) -> str:
+    """JSON in which a character that could act on a terminal is an escape, also one of C1 or bidi.
+
+    A reader of JSON gets the same value.
+    """
     import json
 
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    def escaped(found: Any) -> str:
+        letter = found[0]
+        code = ord(letter)
+        return f"\\u{code:04x}" if code < 1 << 16 else json.dumps(letter)[1:-1]
+
+    return re.sub(ACTING, escaped, json.dumps(value, ensure_ascii=False, **form))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from click.core import ParameterSource
 from client_plugin.messages import arguments as messages
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.presentation import units
+from client_plugin.verbs.presentation.tables import json_text
 from client_plugin.ways import choice, locations
 
 if TYPE_CHECKING:
@@ -196,4 +196,4 @@ def json_option(function: F) -> F:
 
 
 def print_json_line(value: object) -> None:
-    click.echo(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+    click.echo(json_text(value, separators=(",", ":")))

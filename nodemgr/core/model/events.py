@@ -205,7 +205,7 @@ class Seen:
     """Its own word in its env's ledger; zero if it has none."""
     command: str = ""
     context_bytes: int = 0
-    """What its context takes beyond the estimate that it was charged by."""
+    """Bytes of its context beyond the estimate that it was charged by."""
 
 
 @value

@@ -11,8 +11,9 @@ no other rights, in the same place: on the node, or in the owner's container.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -363,6 +364,7 @@ class JobOperations:
         features = given.pop("features", None)
         command, leader = given["argv"], given.pop("leader", ())
         given["argv"] = leader + command
+        given["key"] = _own_key(given["key"], uid, given["argv"])
         payload = JobPayload(
             **{name: given.pop(name) for name in PAYLOAD},
             features="" if features is None else feature_form.as_text(features),
@@ -802,6 +804,11 @@ def _gpu_range(gpus: int | None, most: int | None, *, is_elastic: bool) -> GpuRa
     if most is None and not is_elastic:
         return None
     return GpuRange(most or gpus or 0, is_elastic)
+
+
+def _own_key(key: str, uid: int, argv: Sequence[str]) -> str:
+    """A key means the same submission for one user and command alone: others can know it."""
+    return hashlib.blake2b(repr((key, uid, tuple(argv))).encode(), digest_size=16).hexdigest()
 
 
 def _submitted(answered: effects.SubmitAnswered) -> dict[str, Any] | OperationError:

@@ -66,7 +66,7 @@ class ContextSizes:
         return self._told.get(env, INITIAL_BYTES)
 
     def uncharged_bytes(self, process: Process, uuid: Uuid) -> int:
-        """What its context takes by the present estimate beyond the one that it was charged by."""
+        """The bytes of its context by which the estimate has grown since it was charged."""
         told_bytes = self.told_bytes(process.env)
         charged_bytes = (self._charged or {}).get((process.key, uuid), told_bytes)
         return max(0, told_bytes - charged_bytes)

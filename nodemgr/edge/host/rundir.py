@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import MessageLine, stated
 from nodemgr.messages import node as messages
 from nodemgr.paths import container_dir, env_dir
 
@@ -65,8 +65,29 @@ def make_open(path: Path) -> None:
         missing.chmod(0o755)
 
 
+def _check_parents(path: Path) -> None:
+    """No other user can put another directory in this one's place.
+
+    Raises RunDirError. A parent that every user may write is sticky, as /tmp is.
+    """
+    trusted = {0, os.geteuid(), os.stat("/").st_uid}  # a user namespace has another root
+    for each in (*path.absolute().parents, *path.resolve().parents):
+        with contextlib.suppress(FileNotFoundError):
+            status = each.lstat()
+            is_shared = status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+            if status.st_uid not in trusted or (is_shared and not stat.S_ISLNK(status.st_mode)):
+                raise RunDirError(
+                    stated(
+                        f"{path} is below {each}, which uid {status.st_uid} can change"
+                        + (" and so can every user" if is_shared else ""),
+                        "choose a directory whose parents belong to root or to you",
+                    )
+                )
+
+
 def _own_directory(path: Path, mode: int) -> None:
     try:
+        _check_parents(path)
         make_open(path.parent)
         path.mkdir(mode=mode, exist_ok=True)
         status = path.stat()

@@ -207,3 +207,18 @@ def test_an_empty_path_has_no_python(verb: Run, alice: EnvStandIn, short_dir: Pa
     assert (result.returncode, one_line(result)) == (
         127, "no python3 is in PATH: name one with --python"
     )  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may write where another user's link leads")
+def test_root_follows_no_link_of_a_user(
+    verb: Run, alice: EnvStandIn, data: Path, python: Path, short_dir: Path
+) -> None:
+    """`sudo nodemgr kernel install --user` with the user's HOME."""
+    (short_dir / "etc").mkdir()
+    data.mkdir()
+    (data / "kernels").symlink_to(short_dir / "etc")
+    os.chown(data / "kernels", 65_534, 65_534, follow_symlinks=False)
+    done = verb("install", "alice", "--user", "--python", python)
+    assert done.returncode != 0
+    assert f"root writes no kernel below {data / 'kernels'}" in done.stderr
+    assert os.listdir(short_dir / "etc") == []

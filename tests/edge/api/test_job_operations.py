@@ -22,7 +22,7 @@ from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.core.views.job_rows import Cursor
 from nodemgr.edge.admin.control_client import ManagerRefused
-from nodemgr.edge.api import job_arguments
+from nodemgr.edge.api import job_arguments, job_operations
 from nodemgr.edge.rpc import wire
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.rpc.shared_buffers import MAX_SHEETS, SHEET_BYTES, Sheets
@@ -186,6 +186,14 @@ def test_the_same_submission_again_is_the_same_job(talk: Conversation) -> None:
     given = submission(key=KEY)
     first = order(talk, "job_submit", **given)
     assert order(talk, "job_submit", **given) == first
+
+
+def test_a_key_of_another_command_is_another_submission(talk: Conversation) -> None:
+    """Each user of the environment may see the keys of its jobs."""
+    given = submission(key=KEY[::-1])
+    first = order(talk, "job_submit", **given)
+    assert order(talk, "job_submit", **{**given, "argv": ["false"]}) != first
+    assert job_operations._own_key(KEY, 1, ["a"]) != job_operations._own_key(KEY, 2, ["a"])
 
 
 def test_a_way_speaks_for_its_own_environment(manager: LocalManager, talk: Conversation) -> None:

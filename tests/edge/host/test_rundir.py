@@ -148,3 +148,22 @@ def test_what_is_gone_is_removed(dirs: EnvDirs, short: Path) -> None:
     dirs.remove_others({"alice"})
     assert list((short / "run" / "envs").iterdir()) == []
     assert list((short / "state" / "keys").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+@pytest.mark.parametrize("kind", ["owner", "link", "open to all"])
+def test_a_directory_below_another_users_is_refused(short: Path, kind: str) -> None:
+    """That user could put another one in its place."""
+    parent = short / "theirs"
+    if kind == "link":
+        (short / "mine").mkdir()
+        parent.symlink_to(short / "mine")
+        os.chown(parent, 65_534, 65_534, follow_symlinks=False)
+    else:
+        parent.mkdir()
+        os.chown(parent, 65_534 if kind == "owner" else 0, 0)
+        parent.chmod(0o755 if kind == "owner" else 0o777)
+    for run, state in ((parent / "run", short / "state"), (short / "run", parent / "state")):
+        with pytest.raises(RunDirError, match=f"is below {parent}, which uid [0-9]+ can change"):
+            rundir.prepare(run, state)
+    parent.unlink() if kind == "link" else parent.chmod(0o1777)
