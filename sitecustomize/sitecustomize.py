@@ -140,6 +140,8 @@ def install():
 
 
 def complain(error):
+    if "in subinterpreters" in str(error):  # ctypes, from Python 3.12 on: the shim serves it alone
+        return
     try:
         sys.stderr.write(
             "nodemgr: the import hook failed (%s: %s); imports go on without it\n"

@@ -227,23 +227,49 @@ static void put(const struct python *python, void *data, const char *name, const
         python->unref(text);
 }
 
+static void follow(const struct python *python, const char *const *names, size_t count)
+{
+    /* an exception that is set belongs to the program: do nothing beside it */
+    if (python->occurred() != NULL)
+        return;
+    void *data = environ_data(python);
+    for (size_t i = 0; i < count && data != NULL; i++)
+        if (nm_env_get(names[i]) != NULL)
+            put(python, data, names[i], nm_env_get(names[i]));
+    if (data != NULL)
+        python->unref(data);
+    python->clear();
+}
+
+static const char *const *_Atomic pending_names;
+static _Atomic size_t pending_count;
+
+/* A pending call of Python: in the main thread, with the GIL. */
+static int follow_later(void *unused)
+{
+    struct python python;
+    (void)unused;
+    if (find_python(&python))
+        follow(&python, atomic_load(&pending_names), atomic_load(&pending_count));
+    return 0;
+}
+
 void nm_python_follow(const char *const *names, size_t count)
 {
     struct python python;
-    if (!is_main_thread() || !nm_python_thread() || !find_python(&python))
+    int (*is_initialized)(void) = (int (*)(void))find("Py_IsInitialized");
+    int (*add)(int (*)(void *), void *) = (int (*)(int (*)(void *), void *))find("Py_AddPendingCall");
+    if (is_initialized == NULL || !is_initialized() || !find_python(&python))
         return;
-    int state = python.ensure();
-    /* an exception that is set belongs to the program: do nothing beside it */
-    if (python.occurred() == NULL) {
-        void *data = environ_data(&python);
-        for (size_t i = 0; i < count && data != NULL; i++)
-            if (nm_env_get(names[i]) != NULL)
-                put(&python, data, names[i], nm_env_get(names[i]));
-        if (data != NULL)
-            python.unref(data);
-        python.clear();
+    if (is_main_thread() && nm_python_thread()) {
+        int state = python.ensure();
+        follow(&python, names, count);
+        python.release(state);
+    } else if (add != NULL) { /* the GIL may be held by a thread that waits for this one */
+        atomic_store(&pending_count, count);
+        atomic_store(&pending_names, names);
+        add(follow_later, NULL); /* refused where 32 calls wait: the C environment has the value */
     }
-    python.release(state);
 }
 
 void *nm_python_leave(void)

@@ -32,8 +32,8 @@ bool nm_python_ends_wait(struct nm_interrupt *interrupt);
 NM_API void nodemgr_set_raiser(void (*raiser)(void *exception));
 
 /* Copy the names from the C environment into os.environ, which Python fills at its start,
- * without setenv. Only on Python's main thread (another may be in a subinterpreter, with a GIL
- * of its own), and only if os.environ is Python's own. */
+ * without setenv. On another thread, which may be in a subinterpreter with a GIL of its own, the main
+ * thread does it at its next chance. Only if os.environ is Python's own. `names` is kept. */
 void nm_python_follow(const char *const *names, size_t count);
 
 /* Releases the GIL if the calling thread holds it: other threads run during a long wait. NULL: it

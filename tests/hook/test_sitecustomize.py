@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,25 @@ def test_the_users_own_client_plugin_stays_his(world: World, package) -> None:
     child = world.run("import torch, client_plugin, json; print(json.dumps(client_plugin.OWN))")
     assert child.seen is True
     assert os.path.exists(world.payload / "client_plugin")
+
+
+SUBINTERPRETER = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+one = interpreters.create()
+print(interpreters.run_string(one, "import torch; print(torch.__name__)"))
+interpreters.destroy(one)
+"""
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_a_subinterpreter_imports_a_framework_without_a_line(
+    world: World, package: Callable[..., Path], python: str
+) -> None:
+    """From Python 3.12 on it cannot load _ctypes: the shim serves it alone."""
+    package("torch", "")
+    child = world.run(SUBINTERPRETER, python=python)
+    assert (child.returncode, child.stderr) == (0, "")
+    assert "torch" in child.stdout

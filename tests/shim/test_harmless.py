@@ -289,6 +289,29 @@ def test_os_environ_shows_what_was_granted_where_no_hook_of_ours_asked(
     assert len(told["NODEMGR_TASK"]) == 32
 
 
+IN_A_THREAD = """
+import os, ctypes, json, threading
+held = []
+cuda = ctypes.{loader}("libcuda.so.1")
+thread = threading.Thread(target=lambda: held.append(cuda.cuInit(0)))
+thread.start()
+thread.join()
+for _ in range(10_000):  # the main thread makes a pending call at its next chance
+    if "NODEMGR_VISIBLE" in os.environ:
+        break
+print(json.dumps([held, os.environ.get("CUDA_VISIBLE_DEVICES")]))
+"""
+
+
+@pytest.mark.parametrize("loader", ["CDLL", "PyDLL"])
+@pytest.mark.parametrize("python", interpreters())
+def test_os_environ_shows_what_another_thread_was_granted(
+    env: World, python: str, loader: str
+) -> None:
+    ran = env.run(python, "-I", "-c", IN_A_THREAD.format(loader=loader))
+    assert (json.loads(ran.stdout), ran.stderr) == ([[0], env.uuids[0]], "")
+
+
 @pytest.mark.parametrize(
     "before",
     [
