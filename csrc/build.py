@@ -16,14 +16,15 @@ Must not know: what the sources say. (The simulator builds itself: csrc/sim/buil
 Before these it writes the messages of the C programs as macros, from their tables in
 client_plugin/messages: MESSAGES.
 
-`python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt
-(named in pyproject.toml). An installation has client_plugin/ and sitecustomize/ in
-nodemgr/_client/.
+Each source is compiled once. `python -m csrc.build` builds in place; `pip install .` and `pip
+install -e .` come through csrc/backend.py and BuildExt (both named in pyproject.toml). An
+installation has client_plugin/ and sitecustomize/ in nodemgr/_client/. `python -m csrc.build
+--check CC...` lets compilers check all sources by -fsyntax-only, where a warning is an error.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import platform
@@ -34,18 +35,20 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from string import Formatter
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
-ROOT = Path(__file__).resolve().parent.parent
-CSRC = ROOT / "csrc"
+from client_plugin.messages.form import Message
+from csrc import toolchain
+from csrc.sim import build as simulator
+from csrc.toolchain import CSRC, Unit, compiler
+
+ROOT = CSRC.parent
 
 # Artifact -> the rooms (folders) with its sources. csrc/README.md says what lives in each.
 ROOMS = {
@@ -67,30 +70,32 @@ ROOMS = {
     "_native": ("base", "wire", "ledger", "gate", "manager"),
 }
 CLIENT = ("client_plugin", "sitecustomize")
-INCLUDES = [f"-I{CSRC}"]  # every include names its room: "room/file.h"
 
-WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"]
-CFLAGS = [
-    "-std=gnu11",
-    "-D_GNU_SOURCE=",
-    "-O2",
-    "-g",
-    f"-ffile-prefix-map={ROOT}=.",
-    "-fPIC",
-    "-fvisibility=hidden",
-    *WARNINGS,
-]
+# Most of the objects are part of the preloaded library: old symbols of glibc, none bound late.
+CFLAGS = (*toolchain.FLAGS, "-O2", "-DNM_OLD_GLIBC", "-fno-plt")
+# What programs of root are made of.
+HARDENED_ROOMS = ("base", "conf", "wire", "jobs", "supervisor", "runner")
+HARDENING = ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong")
+NATIVE_FLAGS = (
+    *CFLAGS,
+    "-w",  # cffi's text
+    "-DPy_LIMITED_API=0x030b0000",
+    f"-I{CSRC}",
+    *(f"-I{sysconfig.get_path(kind)}" for kind in ("include", "platinclude")),
+)
 # Preloadable into anything: all symbols bound at load, DT_NEEDED for what old glibcs keep outside
 # libc.so.6, our own calls never taken by somebody else's symbol, and never unloaded (a thread of
 # ours may be running in it).
-SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt"]
+LIBRARIES = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"]
 SHIM_LDFLAGS = [
     "-shared",
     "-Wl,-soname,libnodemgr.so",
     "-Wl,-Bsymbolic",
     "-Wl,-z,now,-z,nodelete,-z,defs",
-    "-Wl,--no-as-needed",
+    *LIBRARIES,
 ]
+# They run as root: after the start, no writable table of addresses is left.
+PROGRAM_LDFLAGS = ["-pie", "-Wl,-z,now,-z,relro", *LIBRARIES]
 # The dynamic linkers' values of $LIB in a path: Debian's kind, Red Hat's, Arch's.
 # Each finds the shim under its own name, and musl's linker, which knows no $LIB, finds nothing.
 # 32-bit programs find a library of one file where the compiler can make one: without it their
@@ -106,16 +111,6 @@ STUB_FLAGS = [
     "-Wl,-soname,libnodemgr.so",
     str(CSRC / "shim" / "defaults.c"),
 ]
-SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
-# It runs as root: after the start, no writable table of addresses is left.
-SUPERVISOR_FLAGS = [
-    "-fPIE",
-    "-pie",
-    "-Wl,-z,now,-z,relro",
-    "-D_FORTIFY_SOURCE=2",
-    "-fstack-protector-strong",
-]
-RUNNER_FLAGS = ["-nostartfiles", *SUPERVISOR_FLAGS, "-Wl,--no-as-needed"]
 NATIVE_HEADERS = [
     "wire/wire.h",
     "ledger/ledger.h",
@@ -127,107 +122,18 @@ NATIVE_HEADERS = [
 ]
 
 
-def load(path: Path, name: str) -> ModuleType:
-    """A module by its file: a build has the project's root on no path."""
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def table(name: str) -> ModuleType:
-    """A table of client_plugin/messages, as a module of its own package `table`."""
-    folder = ROOT / "client_plugin" / "messages"
-    if "table.form" not in sys.modules:
-        form = load(folder / "form.py", "table.form")
-        sys.modules |= {"table": ModuleType("table"), "table.form": form}  # for `from .form`
-    return load(folder / f"{name}.py", f"table.{name}")
-
-
-messages = table("build")
-
-
-def compiler() -> list[str]:
-    """Raises SystemExit with one line where $CC names none."""
-    named = os.environ.get("CC", "cc")
-    try:
-        words = shlex.split(named)
-    except ValueError as error:
-        raise SystemExit(messages.CC_NOT_SPLIT(error=error, text=named)) from None
-    if not words:
-        raise SystemExit(messages.CC_EMPTY())
-    return words
-
-
-def check_compiler() -> None:
-    """Before anything is built.
-
-    Raises SystemExit with one line: what is missing, and how to install it.
-    """
-    cc, python = compiler(), f"{sys.version_info.major}.{sys.version_info.minor}"
-    headers = sysconfig.get_path("include")
-    if shutil.which(cc[0]) is None:
-        raise SystemExit(messages.NO_COMPILER(compiler=cc[0]))
-    if not _compiles("stdio.h", cc):
-        raise SystemExit(messages.COMPILER_BUILDS_NOTHING(compiler=cc[0]))
-    if not _compiles("Python.h", [*cc, "-c", f"-I{headers}"]):
-        raise SystemExit(messages.NO_PYTHON_HEADERS(python=python, directory=headers))
-
-
-def _compiles(header: str, command: list[str]) -> bool:
-    with tempfile.TemporaryDirectory() as directory:
-        source = f"#include <{header}>\nint main(void) {{ return 0; }}\n"
-        command = [*command, "-x", "c", "-", "-o", str(Path(directory, "output"))]
-        return (
-            subprocess.run(
-                command, input=source, text=True, capture_output=True, check=False
-            ).returncode
-            == 0
-        )
-
-
-def run(command: list[str]) -> None:
-    result = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if result.returncode != 0:
-        sys.stderr.write(f"{shlex.join(command)}\n{result.stdout}")
-        line = messages.COMMAND_FAILED_IN_BUILD(command=command[0], code=result.returncode)
-        raise SystemExit(line)
-
-
 def sources_of(artifact: str, csrc: Path = CSRC) -> list[Path]:
     return [path for room in ROOMS[artifact] for path in sorted((csrc / room).glob("*.c"))]
 
 
-def compile_objects(sources: list[Path], flags: list[str], objects: Path) -> list[Path]:
-    """As many at a time as there are processors."""
-
-    def compile_one(source: Path) -> Path:
-        output = objects / f"{source.parent.name}-{source.stem}.o"
-        run([*compiler(), *CFLAGS, *flags, *INCLUDES, "-c", str(source), "-o", str(output)])
-        return output
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(compile_one, sources))
-
-
-def replace_linked(command: list[str], output: Path) -> None:
-    """Links into a new file and renames.
-
-    A library that running processes have mapped is never written to.
-    """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    fresh = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        run([*command, "-o", str(fresh)])
-        fresh.replace(output)
-    finally:
-        fresh.unlink(missing_ok=True)
+def units(csrc: Path = CSRC) -> list[Unit]:
+    """All sources of ROOMS, each once. An include names its room: "room/file.h"."""
+    sources = dict.fromkeys(path for artifact in ROOMS for path in sources_of(artifact, csrc))
+    flags = (*CFLAGS, f"-I{csrc}")
+    return [
+        Unit(path, (*flags, *HARDENING) if path.parent.name in HARDENED_ROOMS else flags)
+        for path in sources
+    ]
 
 
 class MessageHeader(NamedTuple):
@@ -268,14 +174,13 @@ def format_of(template: str, number: str = "d") -> str:
 
 def write_messages() -> None:
     """The headers of MESSAGES that are not the same already."""
-    form = sys.modules["table.form"]
     for header in MESSAGES:
-        rows_of = table(header.table)
+        rows_of = importlib.import_module(f"client_plugin.messages.{header.table}")
         rows = [
             f"#define NM_{key}"
             f" {json.dumps(format_of(row.template, header.number), ensure_ascii=False)}\n"
             for key, row in vars(rows_of).items()
-            if isinstance(row, form.Message)
+            if isinstance(row, Message)
         ]
         top = MESSAGES_TOP.format(table=header.table, room=header.room.upper())
         text, path = f"{top}{''.join(rows)}\n#endif\n", header.path
@@ -285,22 +190,15 @@ def write_messages() -> None:
             fresh.replace(path)
 
 
-def build_client(output_directory: Path) -> Path:
+def build_client(objects: list[str], output: Path) -> None:
     """libnodemgr.so, and its copies for the dynamic linkers' $LIB."""
-    output = output_directory / "libnodemgr.so"
-    with tempfile.TemporaryDirectory() as objects:
-        files = compile_objects(sources_of("libnodemgr.so"), SHIM_CFLAGS, Path(objects))
-        replace_linked([*compiler(), *map(str, files), *SHIM_LDFLAGS, *SHIM_LIBRARIES], output)
-        lay_out(output, output_directory, SHIM_DIRS)
-        stub = Path(objects) / "stub.so"
-        if (
-            subprocess.run(
-                [*compiler(), *STUB_FLAGS, "-o", str(stub)], capture_output=True, check=False
-            ).returncode
-            == 0
-        ):
-            lay_out(stub, output_directory, STUB_DIRS)
-    return output
+    toolchain.link([*objects, *SHIM_LDFLAGS], output)
+    lay_out(output, output.parent, SHIM_DIRS)
+    with tempfile.TemporaryDirectory() as directory:
+        stub = Path(directory, "stub.so")
+        command = [*compiler(), *STUB_FLAGS, "-o", str(stub)]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            lay_out(stub, output.parent, STUB_DIRS)
 
 
 def lay_out(library: Path, parent: Path, directories: tuple[str, ...]) -> None:
@@ -313,37 +211,11 @@ def lay_out(library: Path, parent: Path, directories: tuple[str, ...]) -> None:
         fresh.replace(place)
 
 
-def build_supervisor(output_directory: Path) -> Path:
-    output = output_directory / "nodemgr-supervisor"
-    sources = map(str, sources_of(output.name))
-    replace_linked([*compiler(), *CFLAGS, *INCLUDES, *SUPERVISOR_FLAGS, *sources, "-ldl"], output)
-    return output
-
-
-def build_runner(output_directory: Path) -> Path:
-    output = output_directory / "nodemgr-runner"
-    sources = map(str, sources_of(output.name))
-    replace_linked(
-        [*compiler(), *CFLAGS, *INCLUDES, *SHIM_CFLAGS, *RUNNER_FLAGS, *sources, *SHIM_LIBRARIES],
-        output,
-    )
-    return output
-
-
-def build_simulator(output_directory: Path) -> list[Path]:
+def build_simulator(output_directory: Path) -> None:
     """The simulated libraries, and examples/hold.c as the demo's CUDA program."""
-    output_directory.mkdir(parents=True, exist_ok=True)
-    outputs: list[Path] = []
-    if (CSRC / "sim" / "build.py").exists():
-        outputs += load(CSRC / "sim" / "build.py", "csrc.sim.build").build(
-            output_directory, shlex.join(compiler())
-        )
+    cuda, *_ = simulator.build(output_directory)
     hold = ROOT / "examples" / "hold.c"
-    if hold.exists():
-        outputs.append(output_directory / "hold")
-        libraries = [str(output_directory / "libcuda.so.1")] if outputs[:-1] else []
-        replace_linked([*compiler(), *CFLAGS, str(hold), *libraries, "-ldl"], outputs[-1])
-    return outputs
+    toolchain.link([*CFLAGS, str(hold), str(cuda), "-ldl"], output_directory / "hold")
 
 
 def copy_client(output_directory: Path) -> None:
@@ -412,38 +284,44 @@ class BuildExt(build_ext):
         super().finalize_options()
         extension = self.native()
         extension.py_limited_api = True
-        extension.sources = [str(path.relative_to(ROOT)) for path in sources_of("_native")]
-        extension.include_dirs = ["csrc"]
-        extension.define_macros = [("_GNU_SOURCE", ""), ("Py_LIMITED_API", "0x030b0000")]
-        extension.extra_compile_args = ["-std=gnu11", "-O2", "-fvisibility=hidden"]
-
-    def build_extension(self, ext: Any) -> None:
-        temporary = Path(self.build_temp)
-        temporary.mkdir(parents=True, exist_ok=True)
-        source = temporary / "_native.c"
-        write_native(source)
-        ext.sources = [*ext.sources, str(source)]
-        super().build_extension(ext)
+        extension.extra_link_args = LIBRARIES
+        self.force = True  # its objects are new
 
     def run(self) -> None:
-        check_compiler()
+        toolchain.check()
         # for the extension too: setuptools would take the one that built this Python
         os.environ["CC"] = shlex.join(compiler())
         write_messages()
-        super().run()
+        with tempfile.TemporaryDirectory() as directory:
+            native = Path(directory, "_native.c")
+            write_native(native)
+            compiled = toolchain.compile_all([Unit(native, NATIVE_FLAGS), *units()], native.parent)
+            objects = {
+                artifact: [compiled[source] for source in sources_of(artifact)]
+                for artifact in ROOMS
+            }
+            self.native().extra_objects = [compiled[native], *objects["_native"]]
+            super().run()
+            self.build_others(objects)
+
+    def build_others(self, objects: dict[str, list[str]]) -> None:
         package, client = ROOT / "nodemgr", ROOT
         if not (self.inplace or self.editable_mode):
             package = Path(self.build_lib) / "nodemgr"
             client = package / "_client"
             copy_client(client)
             copy_examples(package / "_examples")
-        build_client(client / "client_plugin" / "_lib")
-        build_supervisor(package / "_bin")
-        build_runner(client / "client_plugin" / "_bin")
+        build_client(objects["libnodemgr.so"], client / "client_plugin" / "_lib" / "libnodemgr.so")
+        for name, directory, flags in (
+            ("nodemgr-supervisor", package, []),
+            ("nodemgr-runner", client / "client_plugin", ["-nostartfiles"]),
+        ):
+            words = [*objects[name], *flags, *PROGRAM_LDFLAGS]
+            toolchain.link(words, directory / "_bin" / name)
         build_simulator(package / "_sim")
 
 
-def main() -> None:
+def build_in_place() -> None:
     os.chdir(ROOT)
     distribution = Distribution(
         {"name": "nodemgr", "ext_modules": [Extension("nodemgr._native", [])]}
@@ -456,5 +334,17 @@ def main() -> None:
         command.run()
 
 
+def check_sources(compilers: list[str]) -> None:
+    """Raises SystemExit where a compiler warns."""
+    write_messages()
+    with tempfile.TemporaryDirectory() as directory:
+        checked = [*units(), *simulator.units(Path(directory))]
+        for os.environ["CC"] in compilers:
+            toolchain.compile_all(checked, Path(directory), "-fsyntax-only", "-Werror")
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--check"]:
+        check_sources(sys.argv[2:])
+    else:
+        build_in_place()

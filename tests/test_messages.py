@@ -230,12 +230,6 @@ def names_of(path: Path) -> dict[str, str]:
             for alias in node.names:
                 if alias.name in TABLES and alias.asname:
                     found[alias.asname] = alias.name
-        elif (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and ast.unparse(node.value) == "table('build')"  # it imports no package
-        ):
-            found[ast.unparse(node.targets[0])] = "client_plugin.messages.build"
     return found
 
 

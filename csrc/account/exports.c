@@ -227,5 +227,6 @@ void nm_exports_forget(void)
     if (witnesses != 0)
         nm_block_take_owned(NM_BLOCK_WITNESS, EVERY_WITNESS, close_witness);
     close_set();
-    exports = witnesses = 0;
+    exports = 0;
+    witnesses = 0;
 }

@@ -9,21 +9,16 @@ libc's.
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-CSRC = HERE.parent
+from csrc import toolchain
+from csrc.toolchain import CSRC, Unit
 
-CFLAGS = [
-    *("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fvisibility=hidden"),
-    *("-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"),
-]
+HERE = CSRC / "sim"
+
+CFLAGS = (*toolchain.FLAGS, "-O1", f"-I{CSRC}")  # -O2 is twice the work of the compiler
 # References of a library to its own entry points stay inside it, even if another library exports
 # the same names (a preloaded shim does). It is never unloaded, because a closed descriptor would
 # drop its process's lock on the node.
@@ -84,55 +79,35 @@ def nvml_stubs() -> str:
 GENERATED = {"libcuda.so.1": driver_stubs, "libnvidia-ml.so.1": nvml_stubs}
 
 
-def _run(command: list[str]) -> None:
-    finished = subprocess.run(
-        command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    if finished.returncode != 0:
-        sys.stderr.write(f"{shlex.join(command)}\n{finished.stdout}")
-        raise SystemExit(finished.returncode)
+def sources_of(library: str, generated: Path) -> list[Path]:
+    """Its sources, the generated one in that directory."""
+    sources = [path for room in ROOMS[library] for path in sorted((HERE / room).glob("*.c"))]
+    stubs = [generated / f"{library}.c"] if library in GENERATED else []
+    return [*stubs, *sources]
 
 
-def _compile(cc: list[str], source: Path, objects: Path) -> Path:
-    output = objects / f"{source.parent.name}-{source.stem}.o"
-    if not output.exists():
-        _run([*cc, *CFLAGS, f"-I{CSRC}", "-c", str(source), "-o", str(output)])
-    return output
+def units(generated: Path) -> list[Unit]:
+    """All sources, each once; writes the generated ones."""
+    for library, text_of in GENERATED.items():
+        (generated / f"{library}.c").write_text(text_of())
+    sources = dict.fromkeys(path for name in ROOMS for path in sources_of(name, generated))
+    return [Unit(path, CFLAGS) for path in sources]
 
 
-def build(output_directory: Path, cc: str = "cc") -> list[Path]:
+def build(output_directory: Path) -> list[Path]:
     """Builds the three libraries into `output_directory` and returns their paths.
 
     SystemExit with the compiler's words if it fails. A library that running processes have mapped
     is replaced, never written to.
     """
-    output_directory.mkdir(parents=True, exist_ok=True)
-    compiler = shlex.split(cc)
     outputs = []
     with tempfile.TemporaryDirectory() as temporary:
-        objects = Path(temporary)
-        for library, rooms in ROOMS.items():
-            sources = [path for room in rooms for path in sorted((HERE / room).glob("*.c"))]
-            if library in GENERATED:
-                sources.append(objects / f"stubs_{library.partition('.')[0]}.c")
-                sources[-1].write_text(GENERATED[library]())
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                files = list(
-                    pool.map(lambda source: str(_compile(compiler, source, objects)), sources)
-                )
-            fresh = output_directory / f".{library}.{os.getpid()}"
-            _run(
-                [
-                    *compiler,
-                    *files,
-                    *LDFLAGS,
-                    f"-Wl,-soname,{library}",
-                    *LIBRARIES,
-                    "-o",
-                    str(fresh),
-                ]
-            )
-            outputs.append(fresh.replace(output_directory / library))
+        directory = Path(temporary)
+        compiled = toolchain.compile_all(units(directory), directory)
+        for library in ROOMS:
+            objects = [compiled[source] for source in sources_of(library, directory)]
+            outputs.append(output_directory / library)
+            toolchain.link([*objects, *LDFLAGS, f"-Wl,-soname,{library}", *LIBRARIES], outputs[-1])
     return outputs
 
 

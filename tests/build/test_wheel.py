@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,13 @@ SOURCES = (
     "sitecustomize",
     "csrc",
     "examples",
+    "MANIFEST.in",
     "pyproject.toml",
     "README.md",
 )
-LEFT_OUT = shutil.ignore_patterns("*.so", "*.so.*", "_bin", "_sim", "_lib", "__pycache__")
+LEFT_OUT = shutil.ignore_patterns(
+    "*.so", "*.so.*", "_bin", "_sim", "_lib", "__pycache__", "messages.h"
+)
 NEEDED = {
     "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py",
     "nodemgr/edge/__init__.py",
@@ -54,15 +58,6 @@ def copy_source(source: Path) -> Path:
     return source
 
 
-def build(source: Path, output: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Offline."""
-    offline = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
-    command = [sys.executable, "-m", "pip", "wheel", *offline, "-w", str(output), str(source)]
-    return subprocess.run(
-        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built in a checkout in which an earlier version was built, with a module that is no more."""
@@ -71,10 +66,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     earlier = copy_source(source) / "build" / kind / "client_plugin"
     earlier.mkdir(parents=True)
     (earlier / "gone.py").touch()
-    result = build(source, output)
+    offline = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
+    command = [sys.executable, "-m", "pip", "wheel", *offline, "-w", str(output), str(source)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     (built,) = output.iterdir()
     return built
+
+
+def test_a_source_distribution_has_all_that_is_built_and_nothing_that_was(tmp_path: Path) -> None:
+    """`python -m build` makes its wheel of one."""
+    source = copy_source(tmp_path / "source")
+    wanted = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    (source / "client_plugin" / "_lib").mkdir()
+    (source / "client_plugin" / "_lib" / "libnodemgr.so").touch()
+    program = "import sys; from csrc import backend; print(backend.build_sdist(sys.argv[1]))"
+    command = [sys.executable, "-B", "-c", program, str(tmp_path)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
+    with tarfile.open(tmp_path / done.stdout.splitlines()[-1]) as archive:
+        files = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    made = {name for name in files if name.startswith("nodemgr.egg-info/")}
+    assert files - made - {"PKG-INFO", "setup.cfg"} == wanted
 
 
 def test_what_is_in_it(wheel: Path) -> None:
@@ -226,68 +238,3 @@ def test_containers_get_the_client_of_the_installation(
     result = installation.run(str(client / "client_plugin" / "bin" / "nodemgr"), "--help")
     assert (result.returncode, result.stderr) == (0, "")
     assert "queue" in result.stdout
-
-
-NONE_THERE = (
-    "nodemgr is built with a C compiler, and there is no 'no-such-compiler' here: install one"
-    " (Debian, Ubuntu: apt-get install build-essential; Fedora, RHEL: dnf install gcc), or name"
-    " yours in $CC"
-)
-UNSET = "unset it, or name a C compiler in it"
-
-
-@pytest.mark.parametrize(
-    ("named", "told"),
-    [
-        ("no-such-compiler", NONE_THERE),
-        ("", f"the variable CC is set and names no compiler: {UNSET}"),
-        ("  ", f"the variable CC is set and names no compiler: {UNSET}"),
-        ("cc 'x", f'the variable CC is no command (No closing quotation): "cc \'x"; {UNSET}'),
-    ],
-)
-def test_without_a_compiler_one_line_says_what_to_do(named: str, told: str, tmp_path: Path) -> None:
-    result = build(copy_source(tmp_path), tmp_path / "wheel", CC=named)
-    assert result.returncode != 0
-    lines = result.stderr.partition("[end of output]")[0].strip().splitlines()
-    assert lines[-1].strip() == told
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("missing", "told"),
-    [
-        (
-            "stdio.h",
-            (
-                r"'.*/cc' builds no program \(.*\): install one \(.*"
-                r" build-essential;"
-            ),
-        ),
-        (
-            "Python.h",
-            (
-                r"the headers of Python 3\.\d+ are missing \(no Python\.h in /.*\): install them"
-                r" \(.* python3\.\d+-dev;"
-            ),
-        ),
-    ],
-)
-def test_what_a_compiler_lacks_is_named(missing: str, told: str, tmp_path: Path) -> None:
-    lacking = tmp_path / "cc"
-    lacking.write_text(
-        f'#!/bin/sh\ntext=$(cat)\ncase $text in *{missing}*) exit 1; esac\necho "$text" | cc "$@"\n'
-    )
-    lacking.chmod(0o755)
-    command = [sys.executable, "-m", "csrc.build"]
-    result = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "CC": str(lacking)},
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert result.returncode == 1
-    last = result.stderr.splitlines()[-1]
-    assert re.match(told, last), result.stderr

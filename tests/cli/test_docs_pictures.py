@@ -5,6 +5,7 @@ Each is small and asks no other host for anything.
 
 from __future__ import annotations
 
+import importlib
 import re
 import struct
 import subprocess
@@ -15,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from csrc.build import load
 from tests.cli.conftest import ROOT
 from tests.support.limits import WAIT_LIMIT_S
 
@@ -36,7 +36,7 @@ def make() -> Iterator[Any]:
     """docs/pictures/make.py as a module."""
     sys.path.insert(0, str(PICTURES))
     try:
-        yield load(PICTURES / "make.py", "pictures_make")
+        yield importlib.import_module("make")
     finally:
         sys.path.remove(str(PICTURES))
 

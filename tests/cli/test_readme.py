@@ -41,8 +41,9 @@ def test_its_commands_stand_on_a_line_of_their_own_once(command: str) -> None:
 
 def test_ci_takes_the_commands_from_it() -> None:
     script = (ROOT / ".ci" / "run").read_text()
-    patterns = re.findall(r'^\w+=\$\(grep -x "(.+)" README\.md\)$', script, re.MULTILINE)
-    assert len(patterns) == 2
+    scripts = script + (ROOT / ".ci" / "fresh-debian").read_text()
+    patterns = set(re.findall(r'^\w+=\$\(grep -x "(.+)" README\.md\)$', scripts, re.MULTILINE))
+    assert len(patterns) == 3
     for pattern in patterns:
         found = subprocess.run(
             ["grep", "-x", pattern, "README.md"],
@@ -52,7 +53,8 @@ def test_ci_takes_the_commands_from_it() -> None:
             check=True,
         )
         assert len(found.stdout.splitlines()) == 1
-    subprocess.run(["bash", "-n", ".ci/run"], cwd=ROOT, check=True)
+    for program in (ROOT / ".ci").iterdir():
+        subprocess.run(["bash", "-n", str(program)], check=True)
     slow = 'in_venv test "pytest -m slow"'
     assert script.count(slow) == 1
     assert "pytest" not in script.replace("&& pytest", "").replace(slow, ""), (

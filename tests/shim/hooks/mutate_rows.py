@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from csrc import build
+from csrc import build, toolchain
 from tests.shim.world import CSRC, ROOT, hooks
 
 EXPORT = "#define NM_HOOK(library, name, base, since, stream, types)     \\\n    NM_API int name"
@@ -67,14 +67,11 @@ class Workshop:
         self.library = directory / "libnodemgr.so"
         shutil.copytree(CSRC, self.csrc, ignore=shutil.ignore_patterns("sim", "__pycache__"))
         self.table = (self.csrc / "hooks" / "hooks.def").read_text()
-        build.INCLUDES[:] = [f"-I{self.csrc}"]
-        sources = [
-            path
-            for path in build.sources_of("libnodemgr.so", self.csrc)
-            if path.name != "interpose.c"
-        ]
-        self.objects = build.compile_objects(sources, build.SHIM_CFLAGS, directory)
-        interpose = self.csrc / "hooks" / "interpose.c"
+        sources = build.sources_of("libnodemgr.so", self.csrc)
+        units = {unit.source: unit for unit in build.units(self.csrc) if unit.source in sources}
+        self.interpose = units.pop(self.csrc / "hooks" / "interpose.c")
+        self.objects = toolchain.compile_all([*units.values()], directory).values()
+        interpose = self.interpose.source
         interpose.write_text(mutant_of(interpose.read_text()))
 
     def take_out(self, name: str) -> None:
@@ -83,17 +80,8 @@ class Workshop:
         (self.csrc / "hooks" / "hooks.def").write_text(
             "#ifndef NM_HIDDEN\n#define NM_HIDDEN NM_HOOK\n#endif\n" + table
         )
-        flags = [*build.SHIM_CFLAGS, "-O0", "-Wno-error", "-w"]
-        interpose = build.compile_objects(
-            [self.csrc / "hooks" / "interpose.c"], flags, self.directory
-        )
-        link = [
-            *build.compiler(),
-            *map(str, [*self.objects, *interpose]),
-            *build.SHIM_LDFLAGS,
-            *build.SHIM_LIBRARIES,
-        ]
-        build.replace_linked(link, self.library)
+        interpose = toolchain.compile_all([self.interpose], self.directory, "-O0", "-w").values()
+        toolchain.link([*self.objects, *interpose, *build.SHIM_LDFLAGS], self.library)
 
     def failing(self, tests: list[str]) -> set[str]:
         """The checks that notice."""

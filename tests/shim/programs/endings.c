@@ -21,7 +21,7 @@ static int (*cuInit)(unsigned), (*cuDevicePrimaryCtxRetain)(void **, int),
     (*cuDevicePrimaryCtxRelease_v2)(int);
 static int (*cuCtxSetCurrent)(void *), (*cuCtxCreate_v2)(void **, unsigned, int),
     (*cuCtxDestroy_v2)(void *);
-static int (*cuMemAlloc_v2)(uint64_t *, size_t), (*cuMemFree_v2)(uint64_t);
+static int (*cuMemAlloc_v2)(uint64_t *, size_t);
 
 static int rounds;
 static void *shared;
