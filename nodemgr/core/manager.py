@@ -324,29 +324,26 @@ def _grants(draft: Draft, opened: list[str]) -> list[Effect]:
     """The GPUs that are held now, and the ledgers' limits.
 
     Grants that end with their last process are left out. A ledger may be `opened` later than its
-    grants: a job's first process comes at any time.
+    grants, with limits of its own: a job's first process comes at any time.
     """
     held: dict[str, Effect] = {}
-    limits: list[Effect] = []
-    for (env, uuid), grant in draft.grants.changes.items():
-        before = draft.state.grants.get((env, uuid))
-        if (before is None) is not (grant is None):
+    changed = {key: draft.state.grants.get(key) for key in draft.grants.changes}
+    for (env, uuid), before in changed.items():
+        if (before is None) is not ((env, uuid) not in draft.grants):
             held[env] = effects.GpusHeld(env)
+    if opened:
+        # a new ledger has no limit yet: it gets that of each grant, changed or not
+        changed = {key: before for key, before in changed.items() if key[0] not in opened}
+        changed |= {(env, uuid): None for env in opened for uuid in draft.gpus}
+    limits: list[Effect] = []
+    for (env, uuid), before in changed.items():
+        grant, gpu = draft.grants.get((env, uuid)), draft.gpus[uuid]
         limit_bytes = 0 if grant is None else grant.limit_bytes
-        if (before is None or before.limit_bytes != limit_bytes) and env in draft.members:
-            gpu = draft.gpus[uuid]
+        is_same = grant is None if before is None else before.limit_bytes == limit_bytes
+        if env in draft.members and not is_same:
             limits.append(
                 effects.SetLimit(env, uuid, gpu.index, limit_bytes, gpu.memory_total_bytes)
             )
-    for env in opened:
-        for uuid, gpu in draft.state.gpus.items():
-            grant = draft.state.grants.get((env, uuid))
-            if grant is not None and (env, uuid) not in draft.grants.changes:
-                limits.append(
-                    effects.SetLimit(
-                        env, uuid, gpu.index, grant.limit_bytes, gpu.memory_total_bytes
-                    )
-                )
     return [*held.values(), *limits]
 
 

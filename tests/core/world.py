@@ -15,14 +15,17 @@ from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State, Transition, step
 from nodemgr.core.model import encoding, events
 from nodemgr.core.model.effects import (
+    CloseLedger,
     Effect,
     LowerLimit,
+    OpenLedger,
     Publish,
     Save,
     SendDeny,
     SendFence,
     SendGrant,
     SendWait,
+    SetLimit,
     StartJob,
     SubmitAnswered,
 )
@@ -76,6 +79,8 @@ class Node:
         self.history: dict[str, Ended] = {}
         self.used: dict[tuple[str, str], int] = {}
         """Memory in use by env and GPU index, for the next Tick."""
+        self.limits: dict[tuple[str, str], int] = {}
+        """The limit in each open ledger, as it was sent last."""
         self.orders: list[LowerLimit] = []
         """Orders to lower limits that the ledgers have not answered,"""
         self.holds_orders = False
@@ -114,6 +119,7 @@ class Node:
                     grant = (save.value.env, save.value.uuid)
                     self.used.setdefault(grant, alive.get(grant, 0))
             assert promises.check(self.state) == []
+            self._ledgers_follow(transition)
             self.orders += [each for each in transition.effects if type(each) is LowerLimit]
             following = transition.then or self._ledger_answers()
         assert self.restored().keys() == self.rows().keys()
@@ -122,6 +128,23 @@ class Node:
 
     def _step(self, event: events.Event) -> Transition:
         return step(self.state, event, self.now_ns)
+
+    def _ledgers_follow(self, transition: Transition) -> None:
+        """The last limit that was sent for each open ledger is that of the grant."""
+        for effect in transition.effects:
+            if isinstance(effect, OpenLedger | CloseLedger):
+                self.limits = {key: at for key, at in self.limits.items() if key[0] != effect.env}
+            elif isinstance(effect, SetLimit):
+                self.limits[effect.env, effect.uuid] = effect.limit_bytes
+        sent = {key: at for key, at in self.limits.items() if at}
+        assert sent == self._open_limits()
+
+    def _open_limits(self) -> dict[tuple[str, str], int]:
+        return {
+            key: grant.limit_bytes
+            for key, grant in self.state.grants.items()
+            if grant.limit_bytes and grant.env in self.state.members
+        }
 
     def _ledger_answers(self) -> events.LimitLowered | None:
         """The answer to the oldest order to lower a limit, unless the ledger is held up."""
@@ -180,6 +203,7 @@ class Node:
         self.orders = []
         self.state = restore(self.config, rows, self.now_ns, self.wall_ns)
         assert promises.check(self.state) == []
+        self.limits = self._open_limits()  # the new manager writes the limits of its rows
         self.beats = {key: self.now_ns for key, _ in self.state.watched()}
         self.gpus_are(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index))
         for pid in gone:

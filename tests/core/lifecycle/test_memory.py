@@ -56,9 +56,10 @@ def test_a_raised_quota_is_in_the_ledger_before_its_order_is_answered() -> None:
     node.quota("alice", 1, 30)
     node.asks("alice", 10)
     order = SetQuota("alice", Quota(1, 60 * GIB), "root", node.wall_ns)
-    assert SetLimit("alice", "GPU-0", 0, 60 * GIB, 80 * GIB) in step(
-        node.state, order, node.now_ns
-    ).effects
+    assert (
+        SetLimit("alice", "GPU-0", 0, 60 * GIB, 80 * GIB)
+        in step(node.state, order, node.now_ns).effects
+    )
 
 
 def test_a_pending_raise_comes_before_who_waits() -> None:
@@ -214,3 +215,15 @@ def test_the_figures_of_what_is_gone_are_ignored() -> None:
     node.dies(10)
     assert node.driver_shows(10, 0, 5) == []
     assert node.dies(10) == []
+
+
+def test_a_second_task_beside_a_job_without_a_process_gets_its_memory() -> None:
+    """The job's ledger is opened by the second task's step, which changes the grant as well."""
+    node = Node(1)
+    node.quota("a", 1, 8)
+    job_id = node.submits("a", gpus=1)
+    assert job_id is not None
+    node.begins(job_id)
+    node.asks("a", 1, 1)
+    assert node.granted(1) is not None
+    assert [effect.limit_bytes for effect in node.of(SetLimit)] == [8 * GIB]
