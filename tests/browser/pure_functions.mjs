@@ -59,12 +59,13 @@ test("sizes, durations and powers", () => {
   assert.equal(format.gib(30 * 2 ** 20), "30 MiB");
   assert.equal(format.gib(1), "1 MiB");
   assert.equal(format.gib(0), "0 GiB");
-  assert.equal(format.duration(119), "119 s");
-  assert.equal(format.duration(120), "2 min");
-  assert.equal(format.duration(7200), "2 h");
-  assert.equal(format.duration(90000), "25 h");
-  assert.equal(format.duration(3 * 86400 + 3600), "3 d 1 h");
-  assert.equal(format.duration(-5), "0 s");
+  // the cases of test_measured_time_spans_have_one_form in tests/cli/users/test_tables.py
+  const spans = [0, 59, 119, 3600, 86399, 86400, 1000000];
+  assert.deepEqual(
+    spans.map((seconds) => format.duration(seconds)),
+    ["0:00:00", "0:00:59", "0:01:59", "1:00:00", "23:59:59", "1 d 00:00:00", "11 d 13:46:40"],
+  );
+  assert.equal(format.duration(-5), "0:00:00");
   assert.equal(format.watts(999), "999 W");
   assert.equal(format.watts(2345), "2.35 kW");
   assert.equal(format.outcome({ exit_code: 0, signal: null }), "exit 0");
@@ -79,10 +80,10 @@ test("why a row waits is told without its place", () => {
 
 test("the clock has the date of another day", () => {
   const now = new Date(2026, 10, 22, 14, 0, 0).getTime() / 1000;
-  assert.equal(format.clock(now, now), "14:00");
-  assert.equal(format.clock(now, now, true), "14:00:00");
-  assert.equal(format.clock(now - 86400, now), "11-21 14:00");
-  assert.equal(format.clock(now - 366 * 86400, now), "2025-11-21 14:00");
+  assert.equal(format.clock(now, now), "14:00 UTC");
+  assert.equal(format.clock(now, now, true), "14:00:00 UTC");
+  assert.equal(format.clock(now - 86400, now), "11-21 14:00 UTC");
+  assert.equal(format.clock(now - 366 * 86400, now), "2025-11-21 14:00 UTC");
 });
 
 test("the colour of an environment is always the same and in range", () => {
@@ -289,6 +290,20 @@ test("the held share counts a time once", () => {
   );
   assert.equal(layout.heldShare([lease(1, "a", -50, 200)], 0, 100), 1);
   assert.equal(layout.heldShare([], 0, 100), 0);
+});
+
+test("the timeline opens on the least time that has all leases", () => {
+  const fitting = (...began) =>
+    layout.fittingHours(
+      began.map((at, record) => lease(record, "a", at, null)),
+      100000,
+      [1, 6, 24],
+    );
+  assert.equal(fitting(), 1);
+  assert.equal(fitting(96400, 99999), 1);
+  assert.equal(fitting(96399, 99999), 6);
+  assert.equal(fitting(100000 - 6 * 3600 - 1), 24);
+  assert.equal(fitting(0), 24);
 });
 
 test("the use has a gap where nothing was read", () => {

@@ -22,7 +22,7 @@ from tests.support.limits import WAIT_LIMIT_S
 from tests.support.web import Site
 
 LIMIT_MS = WAIT_LIMIT_S * 1_000
-SIZES = {"phone": (390, 844), "laptop": (1280, 800), "wide": (1920, 1080)}
+SIZES = {"phone": (390, 844), "small": (1000, 800), "laptop": (1280, 800), "wide": (1920, 1080)}
 FETCH_LIMIT_S = 60
 
 

@@ -131,6 +131,18 @@ def test_the_page_is_whole_on_each_size(chromium: Any, busy: StandInSite, size: 
             assert not wide, route
 
 
+NARROW_TILES = """() => [...document.querySelectorAll(".tile dd")]
+    .filter((figure) => figure.scrollWidth > figure.clientWidth).map((figure) => figure.innerText)"""
+
+
+@pytest.mark.parametrize("size", ["phone", "small", "laptop"])
+def test_no_total_is_wider_than_its_card(chromium: Any, busy: StandInSite, size: str) -> None:
+    with tab(chromium, busy.site, size) as opened:
+        opened.open("admin")
+        opened.page.locator(".tile .meter").first.wait_for()
+        assert opened.page.evaluate(NARROW_TILES) == []
+
+
 def test_bars_and_the_timeline_have_words(chromium: Any, busy: StandInSite) -> None:
     with tab(chromium, busy.site, reduced_motion="reduce") as opened:
         opened.open("admin")

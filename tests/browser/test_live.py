@@ -311,3 +311,13 @@ def test_the_page_survives_kill_9_of_the_manager(chromium: Any) -> None:
             assert opened.page.evaluate("window.same") is True
     finally:
         manager.close()
+
+
+def test_the_timeline_opens_on_what_there_is(node: Node, opened: Tab) -> None:
+    with node.client(command="fake train.py"):
+        opened.open(node.token(), "#/timeline")
+        opened.page.locator(".lease").first.wait_for()
+        assert opened.page.locator("#hours").input_value() == "1"
+        opened.page.select_option("#hours", "24")
+        opened.page.wait_for_function("location.hash.includes('hours=24')")
+        assert opened.page.locator("#hours").input_value() == "24"

@@ -52,31 +52,35 @@ export function watts(value) {
   return value >= 1000 ? `${(value / 1000).toFixed(2)} kW` : `${Math.round(value)} W`;
 }
 
-// At most two units.
+// A measured time span in the form of format_span of client_plugin/verbs/presentation/units.py.
 export function duration(seconds) {
   if (!known(seconds)) return NONE;
-  const whole = Math.max(0, Math.round(seconds));
-  if (whole < 2 * MINUTE_S) return `${whole} s`;
-  if (whole < 2 * HOUR_S) return `${Math.floor(whole / MINUTE_S)} min`;
-  if (whole < 2 * DAY_S) return two(whole, HOUR_S, "h", MINUTE_S, "min");
-  return two(whole, DAY_S, "d", HOUR_S, "h");
-}
-
-function two(seconds, large_s, large, small_s, small) {
-  const rest = Math.floor((seconds % large_s) / small_s);
-  return `${Math.floor(seconds / large_s)} ${large}` + (rest ? ` ${rest} ${small}` : "");
+  const whole = Math.max(0, Math.floor(seconds));
+  const days = Math.floor(whole / DAY_S);
+  const hours = Math.floor((whole % DAY_S) / HOUR_S);
+  const rest = `${pad(Math.floor((whole % HOUR_S) / MINUTE_S))}:${pad(whole % MINUTE_S)}`;
+  return days ? `${days} d ${pad(hours)}:${rest}` : `${hours}:${rest}`;
 }
 
 function pad(number) {
   return String(number).padStart(2, "0");
 }
 
-// The time of day in the browser's zone; with the date if it is not the day of `now`.
+const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "short" });
+
+// The time of day in the browser's zone, without the zone: of the marks of an axis.
+export function timeOfDay(epoch_s) {
+  const moment = new Date(epoch_s * 1000);
+  return `${pad(moment.getHours())}:${pad(moment.getMinutes())}`;
+}
+
+// The time of day with its zone, and with the date if it is not the day of `now`.
 export function clock(epoch_s, now_s, withSeconds = false) {
   if (!known(epoch_s)) return NONE;
   const moment = new Date(epoch_s * 1000);
-  const time = `${pad(moment.getHours())}:${pad(moment.getMinutes())}`;
-  const text = withSeconds ? `${time}:${pad(moment.getSeconds())}` : time;
+  const zone = ZONE.formatToParts(moment).find(({ type }) => type === "timeZoneName").value;
+  const seconds = withSeconds ? `:${pad(moment.getSeconds())}` : "";
+  const text = `${timeOfDay(epoch_s)}${seconds} ${zone}`;
   const today = new Date(now_s * 1000);
   if (moment.toDateString() === today.toDateString()) return text;
   const date = `${pad(moment.getMonth() + 1)}-${pad(moment.getDate())}`;

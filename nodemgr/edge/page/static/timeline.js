@@ -5,12 +5,13 @@ import { Table } from "./table.js";
 import { leaseColumns } from "./columns.js";
 import { choice, field } from "./dialogs.js";
 import { el, envClass, setAttribute, setHidden, setText, svg } from "./dom.js";
-import { clock, colourOf, count, duration, list, percent, visible } from "./format.js";
+import { clock, colourOf, count, duration, list, percent, timeOfDay, visible } from "./format.js";
 import { format, whole } from "./routes.js";
-import { heldShare, lanes, meanUse, ticks, usePath } from "./timeline_layout.js";
+import { fittingHours, heldShare, lanes, meanUse, ticks, usePath } from "./timeline_layout.js";
 
 const HOUR_S = 3600;
-const HOURS = 24;
+const OPENS_WITH = [1, 6, 24]; // hours: the least that has all that there is
+const HOURS = OPENS_WITH.at(-1);
 const MAX_HOURS = 168;
 const PAGE = 1000;
 const MAX_LEASES = 5000;
@@ -27,13 +28,14 @@ export class TimelineView {
   #leases = [];
   #samples = null;
   #tasks = "";
+  #fitting = HOURS;
 
   constructor(app) {
     this.app = app;
     this.hours = choice(
       "hours",
-      [1, 6, 24, 72, 168].map((n) => [String(n), spanName(n)]),
-      "24",
+      [...OPENS_WITH, 72, MAX_HOURS].map((n) => [String(n), spanName(n)]),
+      String(HOURS),
     );
     this.hours.addEventListener("change", () => app.amend({ hours: this.hours.value }));
     this.earlier = el("button", { type: "button", onclick: () => this.#move(-1) }, "Earlier");
@@ -95,7 +97,7 @@ export class TimelineView {
 
   // The time that is shown: [since, until], and whether it ends now.
   #span(route) {
-    const hours = whole(route.query.hours, 1, MAX_HOURS, HOURS);
+    const hours = whole(route.query.hours, 1, MAX_HOURS, this.#fitting);
     const now = this.app.state.now();
     const until = whole(route.query.until, 0, 2 ** 33, null);
     const isNow = until === null || until >= now;
@@ -107,32 +109,37 @@ export class TimelineView {
     const { until, hours, isNow } = this.#span(this.app.route);
     if (isNow && direction > 0) return;
     const next = Math.round(until + (direction * hours * HOUR_S) / 2);
-    this.app.amend({ until: next >= this.app.state.now() ? null : next });
+    this.app.amend({ hours, until: next >= this.app.state.now() ? null : next });
   }
 
   draw(route) {
     const { view, now } = this.app.state;
     const span = this.#span(route);
-    const name = `${span.hours} ${span.isNow ? "now" : span.until} ${route.query.env ?? ""}`;
+    const name = `${route.query.hours ?? "all"} ${span.isNow ? "now" : span.until} ${route.query.env ?? ""}`;
     const tasks = view.tasks.map((task) => task.id).join(" ");
     const due_s = this.#tasks === tasks ? REFRESH_S : SOON_S;
     const isNew = this.#asked?.name !== name;
     if (isNew || (span.isNow && now() - this.#asked.at_s > due_s)) {
       this.#asked = { name, at_s: now() };
       this.#tasks = tasks;
-      this.#load(span, route.query.env);
+      this.#load(span, route.query);
     }
-    if (this.hours.value !== String(span.hours)) this.hours.value = String(span.hours);
+    this.#drawHours(span);
     setAttribute(this.later, "aria-disabled", span.isNow && "true");
     setAttribute(this.latest, "aria-disabled", span.isNow && "true");
   }
 
-  async #load(span, env) {
+  #drawHours({ hours }) {
+    if (this.hours.value !== String(hours)) this.hours.value = String(hours);
+  }
+
+  // Without hours in the address it shows the least that has all leases of a day.
+  async #load({ until, since }, { env, hours }) {
     this.#abort?.abort();
     const { signal } = (this.#abort = new AbortController());
     const { state } = this.app;
-    const times = { since: Math.floor(span.since), until: Math.ceil(span.until) };
-    const samples = state.ask("api/samples", times, signal).catch(() => null);
+    const begin = hours ? since : until - HOURS * HOUR_S;
+    const times = { since: Math.floor(begin), until: Math.ceil(until) };
     const leases = [];
     let before = null;
     try {
@@ -145,13 +152,17 @@ export class TimelineView {
         leases.push(...page.leases);
         before = page.before;
       } while (before !== null && leases.length < MAX_LEASES);
-      this.#samples = await samples;
+      if (!hours) this.#fitting = fittingHours(leases, until, OPENS_WITH);
+      times.since = Math.floor(this.#span(this.app.route).since);
+      this.#samples = await state.ask("api/samples", times, signal).catch(() => null);
     } catch (error) {
       if (!signal.aborted && error.code !== "away") this.app.announce(error.message);
       return;
     }
     if (signal.aborted) return;
     this.#leases = leases;
+    const span = this.#span(this.app.route);
+    this.#drawHours(span);
     this.#drawAll(span, before !== null);
   }
 
@@ -182,7 +193,7 @@ export class TimelineView {
     const marks = ticks(since, until, 8, zone_s)
       .filter(isInside)
       .map((time) => {
-        const mark = el("span", { class: "tick" }, clock(time, time).slice(-5));
+        const mark = el("span", { class: "tick" }, timeOfDay(time));
         mark.style.left = `${((100 * (time - since)) / (until - since)).toFixed(2)}%`;
         return mark;
       });

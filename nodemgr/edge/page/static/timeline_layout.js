@@ -32,6 +32,12 @@ function canJoin(bar, env, from, to) {
   return bar.env === env && isFine && from - bar.to < FINE && from >= bar.from;
 }
 
+// The least of these numbers of hours before `until` that has all leases; the last if none has.
+export function fittingHours(leases, until, choices) {
+  const first = Math.min(until, ...leases.map((lease) => lease.began));
+  return choices.find((hours) => first >= until - hours * 3600) ?? choices.at(-1);
+}
+
 // The share of the span in which at least one of the leases held the GPU.
 export function heldShare(leases, since, until) {
   const spans = leases
