@@ -132,7 +132,8 @@ def test_the_page_is_whole_on_each_size(chromium: Any, busy: StandInSite, size: 
 
 
 NARROW_TILES = """() => [...document.querySelectorAll(".tile dd")]
-    .filter((figure) => figure.scrollWidth > figure.clientWidth).map((figure) => figure.innerText)"""
+    .filter((figure) => figure.scrollWidth > figure.clientWidth)
+    .map((figure) => figure.innerText)"""
 
 
 @pytest.mark.parametrize("size", ["phone", "small", "laptop"])

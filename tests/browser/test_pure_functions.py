@@ -23,7 +23,8 @@ def test_the_pure_modules(tmp_path: Path) -> None:
         shutil.copy(source, tmp_path)
     done = subprocess.run(
         [str(NODE), "--test", TESTS.name],
-        env={**os.environ, "TZ": "UTC"}, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False,
+        env={**os.environ, "TZ": "UTC"}, cwd=tmp_path, capture_output=True, text=True,
+        timeout=WAIT_LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6_000:] + done.stderr
     assert "# pass 0" not in done.stdout

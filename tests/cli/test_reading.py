@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from nodemgr.cli.admins import events
 from nodemgr.edge.admin.control_client import EventStream
 from tests.cli.conftest import (
     WAIT_LIMIT_S,
@@ -347,6 +348,40 @@ def test_past_events(nodemgr: Run, manager: RunningManager) -> None:
     nodemgr("events", "--count", "0")
     wanted = [{"limit": 50}, {"limit": 50}, {"since": 5, "limit": 1_000}, {"since": 5, "limit": 3}]
     assert [arguments for _, arguments in manager.orders] == wanted
+
+
+def test_on_a_terminal_an_event_ends_at_its_edge(
+    nodemgr: Run, manager: RunningManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = [event(7, "task.granted", env="alice", command="python train.py " * 20)]
+    manager.answers["events"] = {"schema_version": 1, "events": past}
+    whole = nodemgr("events").stdout
+    told: list[str] = []
+    monkeypatch.setattr("nodemgr.cli.admins.events.click.echo", told.append)
+    for width in (None, 80):
+        events._print(past[0], (), False, width)
+    assert told == [whole[:-1], whole[:79] + "…"]
+
+
+def test_events_since_a_time(nodemgr: Run, manager: RunningManager) -> None:
+    began_ns = time.time_ns() - 4_000 * 10**9
+    stored = [
+        {**event(number, "task.granted"), "time_ns": began_ns + number * 10**9}
+        for number in range(1, 2_501)
+    ]
+
+    def page(since: int | None = None, limit: int = 1_000) -> dict[str, Any]:
+        rows = stored[-limit:] if since is None else stored[since : since + limit]
+        return {"schema_version": 1, "events": rows}
+
+    manager.answers["events"] = page
+    told = [
+        json.loads(line)["sequence"]
+        for line in nodemgr("events", "--json", "--since", "2000s").stdout.splitlines()
+    ]
+    assert 2_000 <= told[0] <= 2_100
+    assert told == list(range(told[0], 2_501))
+    assert nodemgr("events", "--since", "0s").stdout == ""
 
 
 def test_more_events_than_an_answer_holds(nodemgr: Run, manager: RunningManager) -> None:

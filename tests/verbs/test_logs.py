@@ -49,7 +49,7 @@ def test_a_start_that_comes_and_ends_between_two_looks_is_shown(
 ) -> None:
     monkeypatch.setattr(logs.time, "sleep", lambda _seconds: None)
     way = Scripted([story("running", None), last])
-    logs._follow(cast(Way, way), "j1")
+    logs._follow(cast(Way, way), "j1", logs._write)
     said = capfd.readouterr()
     assert said.out == "of start 1\nof start 2\n"
     assert said.err == "nodemgr: j1: start 1 has ended (exit code 7); the next follows\n"

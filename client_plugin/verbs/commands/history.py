@@ -10,6 +10,7 @@ from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, Verb
 from client_plugin.verbs.commands.queue import EXPAND
 from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
+from client_plugin.verbs.presentation.terminal_text import one_line
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 
@@ -240,8 +241,8 @@ def _stories(rows: List[TableRow], expand: bool) -> None:
     tail = row["attempts"][-1]["log_tail"] if row["attempts"] else ""
     if tail:
         print()
-        for line in tail.splitlines():
-            print(tables.printable(line))
+        for line in tail.rstrip("\n").split("\n"):
+            print("  " + one_line(line))
 
 
 VERB = Verb(

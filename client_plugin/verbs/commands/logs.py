@@ -12,6 +12,7 @@ from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.commands.queue import standing
 from client_plugin.verbs.launch import runner
 from client_plugin.verbs.presentation.tables import TableRow
+from client_plugin.verbs.presentation.terminal_text import TerminalText
 from client_plugin.verbs.presentation.units import format_size
 from client_plugin.verbs.reading.job_log import Log, open_log
 from client_plugin.ways import choice
@@ -20,9 +21,11 @@ from client_plugin.ways.lasting import LastingWay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional
+    from typing import Callable, List, Optional
 
     from client_plugin.ways.choice import Way
+
+    Write = Callable[[bytes], None]
 
 CHECK_S = 0.25
 """Between two looks at a start that has ended while the manager does not know it yet."""
@@ -39,45 +42,54 @@ def run(said: Said) -> int:
     if said.follow and said.inside:
         runner.ensure(said.whom())
     way = choice.way_to(said.job, said.whom())
-    if said.follow:
-        _follow(LastingWay(way), said.job)
-    else:
-        _copy(open_log(way, said.job, said.attempt))
+    text = TerminalText() if sys.stdout.isatty() and not said.raw else None
+    write = _write if text is None else lambda data: _write(text.add(data).encode())
+    try:
+        if said.follow:
+            _follow(LastingWay(way), said.job, write)
+        else:
+            _copy(open_log(way, said.job, said.attempt), write)
+    finally:
+        if text is not None:
+            _write(text.end().encode())
     return 0
 
 
-def _copy(log: Log) -> None:
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _copy(log: Log, write: Write) -> None:
     if log.tail is not None:
         say(messages.LOG_GONE())
-    while _write_next(log):
+    while _write_next(log, write):
         pass
     log.close()
 
 
-def _write_next(log: Log, wait: bool = False) -> bool:
+def _write_next(log: Log, write: Write, wait: bool = False) -> bool:
     """False: nothing more is there now."""
     expected = log.offset
     piece = log.read(wait)
     sys.stdout.flush()
     if piece.at != expected:
-        sys.stdout.buffer.write(b"\n")
-        sys.stdout.buffer.flush()
+        _write(b"\n")
         if piece.at > expected:
             say(messages.OUTPUT_DROPPED(size=format_size(piece.at - expected)))
         else:
             say(messages.LOG_BEGINS_ANEW())
-    sys.stdout.buffer.write(piece.data)
-    sys.stdout.buffer.flush()
+    write(piece.data)
     return bool(piece.data)
 
 
-def _follow(way: Way, job: str) -> None:
+def _follow(way: Way, job: str, write: Write) -> None:
     """Follows all starts of the job from the present one on, over restarts of the manager."""
     _started(way, job)
     number: Optional[int] = None  # the present one
     while True:
         log = open_log(way, job, number)
-        told = _follow_one(way, job, log)
+        told = _follow_one(way, job, log, write)
         log.close()
         number = _next(told, log.attempt)
         if number is None and told["state"] not in FINAL:
@@ -137,17 +149,17 @@ def _started(way: Way, job: str, after: int = 0) -> TableRow:
         time.sleep(STANDING_S)
 
 
-def _follow_one(way: Way, job: str, log: Log) -> TableRow:
+def _follow_one(way: Way, job: str, log: Log, write: Write) -> TableRow:
     """Follows one start until it has ended and its output is copied; returns the job's story."""
     while True:
-        if _write_next(log, wait=True):
+        if _write_next(log, write, wait=True):
             continue
         told = _show(way, job)
         attempt = next(
             (attempt for attempt in told["attempts"] if attempt["number"] == log.attempt), None
         )
         if told["state"] in FINAL or attempt is None or attempt["ended"] is not None:
-            while _write_next(log):  # output between the last read and the job's end
+            while _write_next(log, write):  # output between the last read and the job's end
                 pass
             return told
         time.sleep(CHECK_S)
@@ -161,11 +173,13 @@ VERB = Verb(
                    help="Go on with new output, over restarts, until the job has ended."),
         VerbOption("--attempt", kind=kinds.count(1),
                    help="The output of an earlier start; 1 is the first."),
+        VerbOption("--raw", help="All bytes as they are, also those that steer the terminal."),
         VerbOption("--env", kind=kinds.ENV, help="As a user of this environment."),
         RUN_DIR,
     ),
     text=(
         "Shows the output of JOB on stdout and stderr, of its last start. Of an "
-        "array, name one job: j12.3."
+        "array, name one job: j12.3. On a terminal its colours stay, and every other control "
+        "character is written out (\\x1b); a pipe gets all bytes as they are."
         ),
 )  # fmt: skip

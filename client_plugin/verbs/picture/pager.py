@@ -6,7 +6,7 @@ Knows: lines and a place in them. Must not know: where they come from.
 from __future__ import annotations
 
 from client_plugin.verbs.picture.spans import broken, fitted
-from client_plugin.verbs.presentation.tables import printable
+from client_plugin.verbs.presentation.terminal_text import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +66,5 @@ class Pager:
 
 
 def _shown(line: str) -> str:
-    """As a terminal would leave it: behind a carriage return the line begins anew."""
-    last = line.rstrip("\r").rpartition("\r")[2]
-    return printable(last.replace("\t", TAB))
+    """As a terminal would leave it, and apart from our own lines."""
+    return "  " + one_line(line.replace("\t", TAB))

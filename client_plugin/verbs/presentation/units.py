@@ -102,7 +102,7 @@ def parse_size(text: str) -> int:
     return size_bytes
 
 
-def parse_duration_ms(text: str) -> int:
+def parse_duration_ms(text: str, limit_ms: int = MAX_DURATION_MS) -> int:
     """Milliseconds of a duration such as `30s`; `0` alone needs no unit. Raises UnitError."""
     number, parts, unit = _split(text, "duration", DURATION_FORM)
     if number == 0 and not unit:
@@ -110,7 +110,7 @@ def parse_duration_ms(text: str) -> int:
     duration_ms = (
         number * _one_of(unit, DURATION_UNITS_MS, text, "duration", DURATION_FORM) // parts
     )
-    if duration_ms > MAX_DURATION_MS:
+    if duration_ms > limit_ms:
         from client_plugin.messages import arguments as messages
 
         raise UnitError(messages.LONG_DURATION(text=text, form=DURATION_FORM))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from client_plugin.verbs.presentation import tables, units
-from client_plugin.ways import locations
+from client_plugin.ways import locations, terminal
 from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.cli.admins import asking
@@ -40,10 +41,26 @@ def _known_names(
     return names
 
 
+class _Since(options.Moment):
+    """(sequence, 0), or (0, a time in nanoseconds)."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.isascii() and value.isdecimal():
+            return options.Count(0).convert(value, param, ctx), 0
+        return 0, super().convert(value, param, ctx)
+
+
+SINCE = _Since()
+
+
 @click.command(short_help="Show the node's past events, and with --follow new ones.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with new events, until Ctrl-C.")
 @click.option(
-    "--since", type=options.Count(0), metavar="SEQUENCE", help="Events after this sequence number."
+    "--since",
+    type=SINCE,
+    help="Events after this sequence number, or since a time: 1200, 2h, 2026-01-31T12:00.",
 )
 @click.option("--count", "-n", type=options.Count(0), help="At most this many past events.")
 @click.option(
@@ -53,28 +70,51 @@ def _known_names(
         f"{', '.join(event_names.FAMILIES)} (repeatable)."
         ),
 )  # fmt: skip
+@click.option("--full", is_flag=True, help="Lines wider than the terminal as a whole.")
 @options.run_dir_option
 @options.json_option
 def command(
     follow: bool,
-    since: int | None,
+    since: tuple[int, int] | None,
     count: int | None,
     names: tuple[str, ...],
+    full: bool,
     run_dir: str | None,
     as_json: bool,
 ) -> None:
-    """Show what happened on the node, oldest first (for admins). JSON is one object a line."""
+    """Show what happened on the node, oldest first (for admins). JSON is one object a line.
+
+    On a terminal a line ends at its edge; a pipe gets it whole.
+    """
     control = asking.control(run_dir)
-    last = since or 0
-    for event in _past(control, since, DEFAULT_COUNT if count is None and since is None else count):
+    width = None if as_json or full or not sys.stdout.isatty() else terminal.columns()
+    after = None if since is None else _sequence(control, *since)
+    last = after or 0
+    default = DEFAULT_COUNT if count is None and after is None else count
+    for event in _past(control, after, default):
         last = event["sequence"]
-        _print(event, names, as_json)
+        _print(event, names, as_json, width)
     if not follow:
         return
-    if count == 0 and since is None:
+    if count == 0 and after is None:
         last = max((event["sequence"] for event in _past(control, None, 1)), default=0)
     for event in asking.follow(run_dir or locations.find_run_dir(), last):
-        _print(event, names, as_json)
+        _print(event, names, as_json, width)
+
+
+def _sequence(control: ControlConnection, sequence: int, time_ns: int) -> int:
+    """The number before the first event since that time; of no time, the sequence itself."""
+    if not time_ns:
+        return sequence
+    last = max((event["sequence"] for event in _past(control, None, 1)), default=0)
+    while sequence < last:
+        middle = (sequence + last) // 2
+        after = control.call("events", since=middle, limit=1)["events"]
+        if after and after[0]["time_ns"] < time_ns:
+            sequence = after[0]["sequence"]
+        else:
+            last = middle
+    return sequence
 
 
 def _past(
@@ -97,7 +137,9 @@ def _past(
         left = None if left is None else left - len(page)
 
 
-def _print(event: tables.TableRow, names: tuple[str, ...], as_json: bool) -> None:
+def _print(
+    event: tables.TableRow, names: tuple[str, ...], as_json: bool, width: int | None
+) -> None:
     if names and not any(
         event["name"] == name or event["name"].startswith(name + ".") for name in names
     ):
@@ -105,7 +147,8 @@ def _print(event: tables.TableRow, names: tuple[str, ...], as_json: bool) -> Non
     if as_json:
         options.print_json_line(event)
     else:
-        click.echo(_line(event))
+        line = _line(event)
+        click.echo(line if width is None or len(line) <= width else line[: width - 1] + "…")
 
 
 def _line(event: tables.TableRow) -> str:

@@ -24,6 +24,7 @@ from nodemgr.cli.presentation.group import VerbGroup
 from nodemgr.messages import placement as messages
 
 if TYPE_CHECKING:
+    from client_plugin.ways.control import ControlConnection
     from nodemgr.placement.batches import TraceJob
     from nodemgr.placement.rollouts import Draw
 
@@ -228,28 +229,34 @@ def use(file: Path, state_dir: str | None, run_dir: str | None) -> None:
     placement = "learned" in the settings chooses by them. Without a file of this verb the manager
     has the weights that come with nodemgr.
     """
-    manager = asking.control(run_dir)
+    manager, read = asking.control(run_dir), None
+    if state_dir is None:
+        read = _read_by(manager)
     with _faults():
         from nodemgr import paths
         from nodemgr.edge.placement import learned, weights
 
         directory = paths.default_state_dir() if state_dir is None else Path(state_dir)
-        path = directory.absolute() / learned.WEIGHTS_NAME
+        path = Path(read) if read else directory.absolute() / learned.WEIGHTS_NAME
         weights.save(path, weights.load(file))
+    other = _read_by(manager)
+    if other is None:
+        line = messages.WEIGHTS_FOR_A_START(path=path)
+    elif Path(other).resolve() == path.resolve():
+        line = messages.WEIGHTS_IN_USE(path=path)
+    else:
+        line = messages.WEIGHTS_ELSEWHERE(path=path, other=other)
+    click.echo(line, err=True)
+
+
+def _read_by(manager: ControlConnection) -> str | None:
+    """The file of weights of this manager, which it reads again; None: no manager answers."""
     try:
-        other = manager.call("placement_read")["path"]
+        return str(manager.call("placement_read")["path"])
     except Fault as fault:
         if fault.code != Exit.UNREACHABLE:
             raise
-        line = messages.WEIGHTS_FOR_A_START(path=path)
-    else:
-        is_read = Path(other).resolve() == path.resolve()
-        line = (
-            messages.WEIGHTS_IN_USE(path=path)
-            if is_read
-            else messages.WEIGHTS_ELSEWHERE(path=path, other=other)
-        )
-    click.echo(line, err=True)
+        return None
 
 
 def _undrawn(*_: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from client_plugin.messages.form import sentence
-from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation import tables, units
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import choice, locations
 from client_plugin.ways.choice import Way, Whom
@@ -27,6 +27,10 @@ COLUMNS = (
 )
 
 
+VALIDITY = options.Unit("duration", lambda text: units.parse_duration_ms(text, 2**53))
+"""The manager has the limit."""
+
+
 @click.group(
     "web", cls=VerbGroup, short_help="Make, list and revoke tokens of the manager's web page."
 )
@@ -42,7 +46,7 @@ def command() -> None:
 @command.command("token")
 @click.option("--env", type=options.ENV, help="A token of this environment.")
 @click.option("--admin", is_flag=True, help="A token of an administrator.")
-@click.option("--for", "for_ms", type=options.DURATION, default="8h", help="How long it is valid.")
+@click.option("--for", "for_ms", type=VALIDITY, default="8h", help="How long it is valid.")
 @options.run_dir_option
 @options.json_option
 def token(env: str | None, admin: bool, for_ms: int, run_dir: str | None, as_json: bool) -> None:

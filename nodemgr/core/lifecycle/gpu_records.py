@@ -249,7 +249,7 @@ def _drain(draft: Draft, gpu: Gpu, by: str, why: MessageLine | str) -> None:
 
 def drain(draft: Draft, event: DrainGpu, now_ns: int) -> None:
     gpu = draft.gpus.get(event.uuid)
-    if gpu is not None and not gpu.drained:
+    if gpu is not None and (not gpu.drained or event.note):
         _stamp(draft, now_ns)
         _drain(draft, gpu, event.by, event.note[:MAX_EVIDENCE_CHARACTERS])
 

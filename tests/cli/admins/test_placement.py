@@ -53,6 +53,15 @@ def test_used_weights_are_the_managers_at_once(nodemgr: Run, tmp_path: Path) -> 
         assert (state / learned.WEIGHTS_NAME).exists()
 
 
+def test_used_weights_go_where_the_manager_that_answers_reads_them(
+    nodemgr: Run, tmp_path: Path
+) -> None:
+    with LocalManager(directory=tmp_path, placement="learned") as manager:
+        used = nodemgr("placement", "use", learned.SHIPPED, run_dir=manager.run_dir)
+        assert "of the running manager" in used.stderr, used
+        assert (tmp_path / "state" / learned.WEIGHTS_NAME).exists()
+
+
 def test_used_weights_are_those_of_the_next_manager(nodemgr: Run, tmp_path: Path) -> None:
     given = tmp_path / "given.json"
     given.write_text(learned.SHIPPED.read_text())

@@ -84,6 +84,7 @@ def test_a_user_makes_and_revokes_tokens_of_the_own_env(manager: Manager) -> Non
         (("token", "--env", "nosuch"), 1, "no environment 'nosuch'"),
         (("token", "--env", "alice", "--for", "1s"), 2, "at least 1min and at most 90d"),
         (("token", "--env", "alice", "--for", "100d"), 2, "at least 1min and at most 90d"),
+        (("token", "--env", "alice", "--for", "1000d"), 2, "at least 1min and at most 90d"),
         (("token", "--env", "alice", "--for", "soon"), 2, "soon"),
         (("revoke", "w999999"), 1, "there is no token 'w999999'"),
         (("revoke", "\x1b[31m"), 1, "there is no token"),

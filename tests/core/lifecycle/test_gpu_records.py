@@ -286,6 +286,15 @@ def test_a_drained_gpu_gets_no_new_task_and_its_tasks_go_on() -> None:
     assert made.granted(4) is not None
 
 
+def test_a_new_note_of_a_drained_gpu_replaces_the_old_one() -> None:
+    made = node(2)
+    made.drains(0, "fan")
+    made.drains(0)
+    assert made.state.gpu_records["GPU-0"].why == "fan"
+    made.drains(0, "riser")
+    assert made.state.gpu_records["GPU-0"].why == "riser"
+
+
 def test_a_flapping_gpu_is_drained_after_three_failures_in_an_hour() -> None:
     made = node()
     made.fails(1)
