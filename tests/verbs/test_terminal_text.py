@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_plugin.verbs.picture.pager import Pager
 from client_plugin.verbs.presentation.terminal_text import STEERS, TerminalText, one_line
+from tests.support.examples import examples
 
 
 def shown(*pieces: bytes) -> str:
@@ -37,6 +38,7 @@ def test_only_colours_steer_the_terminal(output: bytes, text: str) -> None:
     assert shown(*(output[at : at + 1] for at in range(len(output)))) == text
 
 
+@settings(deadline=None, max_examples=examples(100))
 @given(st.binary(max_size=60))
 def test_nothing_else_gets_through(output: bytes) -> None:
     left = STEERS.sub(lambda found: "" if found[1] else found[0], shown(output))
