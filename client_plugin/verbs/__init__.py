@@ -13,6 +13,7 @@ import sys
 
 from client_plugin.ways import ctrl_c
 from client_plugin.ways.faults import Exit, Fault, say
+from client_plugin.ways.retry_timeout import through_restart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _said(words: List[str], inside: bool) -> int:
         print(parser.help_of(wanted.verb))
         return 0
     ctrl_c.interrupt()
-    return said.verb.run(said)
+    return through_restart(lambda: said.verb.run(said), said.no_wait)
 
 
 def _inside(words: List[str]) -> int:

@@ -15,7 +15,7 @@ from _socket import socket as Socket
 
 from client_plugin.messages import ways as messages
 from client_plugin.ways.conversation import REFUSAL_EXITS, wait_readable
-from client_plugin.ways.faults import Away, Exit, Fault, Lost
+from client_plugin.ways.faults import Away, Exit, Fault, Lost, Stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,9 +97,10 @@ class ControlConnection:
         except timeout:
             sock.close()
             raise Away(messages.MANAGER_MUTE(run_dir=self._run_dir)) from None
-        except OSError:
+        except OSError as error:
             sock.close()
-            raise Away(messages.NO_MANAGER_ON(run_dir=self._run_dir)) from None
+            kind = Stopped if isinstance(error, ConnectionRefusedError) else Away
+            raise kind(messages.NO_MANAGER_ON(run_dir=self._run_dir)) from None
         self._socket = sock
         return sock
 

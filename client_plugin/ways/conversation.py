@@ -28,7 +28,7 @@ from _socket import socket as Socket
 
 from client_plugin.messages import ways as messages
 from client_plugin.messages.form import relayed
-from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost
+from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost, Stopped
 
 # _socket instead of socket: the import of socket makes enumerations of all constants, and takes
 # half as long as the start of Python.
@@ -178,7 +178,9 @@ class Conversation:
     def _gone(self, error: OSError) -> Fault:
         why = error.strerror or error
         text = messages.SOCKET_WITHOUT_MANAGER(path=self._path, why=why)
-        return Fault(text, Exit.UNREACHABLE) if isinstance(error, PermissionError) else Away(text)
+        if isinstance(error, PermissionError):
+            return Fault(text, Exit.UNREACHABLE)
+        return Stopped(text) if isinstance(error, ConnectionRefusedError) else Away(text)
 
     def _pages(self, descriptors: List[int]) -> str:
         """The pages of one answer, put together."""

@@ -43,6 +43,10 @@ class Away(Fault):
         super().__init__(message, Exit.UNREACHABLE)
 
 
+class Stopped(Away):
+    """No manager answers, and its socket is there: one ran here, and may be about to come back."""
+
+
 class Lost(Away):
     """The manager was asked, and went away before it answered: what it has done is not known."""
 

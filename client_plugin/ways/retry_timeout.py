@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from client_plugin.messages import ways as messages
-from client_plugin.ways.faults import Away, Fault, Lost, say
+from client_plugin.ways.faults import Away, Fault, Lost, Stopped, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,28 @@ WAIT_S = 30.0
 SAY_S = 1.0
 """After this time the user gets a line with the reason."""
 PAUSE_S = 0.05
+
+
+RESTART_S = 10.0
+"""How long a verb waits for a manager that ran here."""
+
+
+def through_restart(verb: Callable[[], T], no_wait: bool) -> T:
+    """The result of `verb`, which begins anew while the manager that ran here is away.
+
+    Raises Fault. The verb has done nothing where it raises Stopped.
+    """
+    began, told = time.monotonic(), False
+    while True:
+        try:
+            return verb()
+        except Stopped as away:
+            if no_wait or time.monotonic() - began >= RESTART_S:
+                raise
+            if not told:
+                told = True
+                say(messages.TRYING_FOR(line=away.message, seconds=RESTART_S))
+        time.sleep(PAUSE_S)
 
 
 class RetryTimeout:

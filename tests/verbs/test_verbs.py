@@ -15,6 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from client_plugin.messages.ways import NO_MANAGER_ON
+from client_plugin.ways import retry_timeout
+from client_plugin.ways.control import ControlConnection
+from client_plugin.ways.faults import Fault, Stopped
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import ROOT, Manager
 
@@ -161,7 +165,7 @@ def test_outside_of_any_environment_the_flag_is_named(node: Manager, tmp_path: P
 
 def test_without_a_manager_every_verb_says_so(node: Manager) -> None:
     node.stop()
-    gone, socket = run(node, "status"), node.env_dir("alice") / "socket"
+    gone, socket = run(node, "status", "--no-wait"), node.env_dir("alice") / "socket"
     assert gone.returncode == 69
     assert (
         gone.stderr
@@ -169,6 +173,42 @@ def test_without_a_manager_every_verb_says_so(node: Manager) -> None:
         " on: try again, or ask an admin to start it\n"
     )
     assert "FAIL  socket" in run(node, "doctor").stdout
+
+
+@pytest.mark.parametrize("verb", ["status", "queue", "history", "quota show"])
+def test_a_verb_waits_for_a_manager_that_restarts(node: Manager, verb: str) -> None:
+    node.kill()
+    command = [sys.executable, "-m", "nodemgr", *verb.split(), "--run-dir", str(node.run_dir)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as waiting:
+        assert waiting.stderr is not None
+        assert "trying for 10 s in all (--no-wait" in waiting.stderr.readline()
+        node.start()
+        stdout, stderr = waiting.communicate(timeout=WAIT_LIMIT_S)
+    assert (waiting.returncode, stderr) == (0, "")
+    assert stdout
+
+
+def test_a_verb_gives_up_when_no_manager_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 4.0, 9.9, 10.0])
+    monkeypatch.setattr(retry_timeout.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(retry_timeout.time, "sleep", lambda _seconds: None)
+
+    def absent() -> int:
+        raise Stopped(NO_MANAGER_ON(run_dir="/run/nodemgr"))
+
+    with pytest.raises(Stopped):
+        retry_timeout.through_restart(absent, no_wait=False)
+    assert next(now, None) is None
+
+
+def test_where_no_manager_ran_a_verb_fails_at_once(tmp_path: Path) -> None:
+    with pytest.raises(Fault) as fault:
+        retry_timeout.through_restart(
+            lambda: ControlConnection(tmp_path).call("status"), no_wait=False
+        )
+    assert not isinstance(fault.value, Stopped)
 
 
 def test_doctor_without_the_shim_says_how_to_bring_it_in(node: Manager) -> None:

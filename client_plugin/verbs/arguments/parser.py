@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 HELP_WIDTH = 80
 HELP_COLUMN = 26
+NO_WAIT = "--no-wait"
+NO_WAIT_HELP = "Fail at once if the manager is away (without it: wait up to 10 s for its restart)."
+"""An option of every verb that has a run directory."""
 
 
 class WrongValue(ValueError):
@@ -128,6 +131,7 @@ class Said:
         """Whether the verb runs in a container."""
         self.run_dir: Optional[str] = None
         self.env: Optional[str] = None
+        self.no_wait = False
         for option in verb.options:
             setattr(self, option.key, False if option.is_flag else [] if option.repeat else None)
 
@@ -161,7 +165,7 @@ def parse(
     """
     said = Said(verb, inside)
     if before is not None:
-        said.run_dir, said.env = before.run_dir, before.env
+        said.run_dir, said.env, said.no_wait = before.run_dir, before.env, before.no_wait
     named = {
         name: option for option in verb.options if not option.is_argument for name in option.names
     }
@@ -213,6 +217,9 @@ def _option(
     """Takes one option, and its value where it has one."""
     if word in ("-h", "--help"):
         raise HelpWanted(verb)
+    if word == NO_WAIT and word not in named:
+        said.no_wait = True
+        return
     name, equals, value = word.partition("=")
     if not word.startswith("--") and word not in named:
         name, equals, value = word[:2], word[2:], word[2:]
@@ -309,6 +316,8 @@ def help_of(verb: Verb) -> str:
             )
             held = " [required]" if option.required else f" [default: {default}]" if default else ""
             rows.append((_written(option), option.help + held))
+    if all(name != NO_WAIT for name, _ in rows) and RUN_DIR in verb.options:
+        rows.append((NO_WAIT, NO_WAIT_HELP))
     lines += ["Options:", *_rows([*rows, ("-h, --help", "Show this message and exit.")])]
     if verb.under:
         lines += ["", "Verbs:", *_rows(list(verb.under.items()))]

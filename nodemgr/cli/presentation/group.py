@@ -12,9 +12,11 @@ import click
 
 from client_plugin import verbs
 from client_plugin.verbs import give_up_stdout, guarded
+from client_plugin.verbs.arguments.parser import NO_WAIT
 from client_plugin.ways import ctrl_c, terminal
 from client_plugin.ways.faults import Exit, say
 from client_plugin.ways.nearest import did_you_mean
+from client_plugin.ways.retry_timeout import through_restart
 from nodemgr.cli import VERBS
 from nodemgr.cli.presentation.helps import helped
 
@@ -128,9 +130,13 @@ def main(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     """Raises Fault and OSError; what click reports is handled here."""
     try:
-        outcome = nodemgr.main(
-            arguments, prog_name="nodemgr", standalone_mode=False, terminal_width=_help_columns()
-        )
+        outcome = through_restart(
+            lambda: nodemgr.main(
+                list(arguments), prog_name="nodemgr", standalone_mode=False,
+                terminal_width=_help_columns(),
+            ),
+            NO_WAIT in arguments,
+        )  # fmt: skip
         return outcome if isinstance(outcome, int) else 0
     except click.exceptions.NoArgsIsHelpError as wanted:
         wanted.show()

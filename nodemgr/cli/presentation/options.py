@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from client_plugin.messages import arguments as messages
 from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import NO_WAIT, NO_WAIT_HELP
 from client_plugin.verbs.presentation import units
 from client_plugin.verbs.presentation.tables import json_text
 from client_plugin.ways import choice, locations
@@ -180,6 +181,7 @@ def run_dir_option(function: F) -> F:
 
     See client_plugin/ways/choice.py.
     """
+    function = click.option(NO_WAIT, is_flag=True, expose_value=False, help=NO_WAIT_HELP)(function)
     return click.option(
         "--run-dir",
         type=DIRECTORY,
