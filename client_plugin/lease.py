@@ -123,6 +123,10 @@ def acquire(gpus: int | None = None) -> str:
         state, line = _ask(_client, -1 if gpus is None else gpus)
     if state in (native.ClientState.HELD, native.ClientState.CPU):
         _follow(_client)
+    if state is native.ClientState.HELD and not _client.preloaded():
+        from .messages import hook as messages
+
+        faults.say_once(messages.HOOK_ALONE())
     if state is native.ClientState.CPU and line:
         faults.say_once(line)
     global _acquired

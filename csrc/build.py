@@ -1,4 +1,4 @@
-"""The build: one compiler run over csrc, four outputs, and the simulator beside them.
+"""The build: one compiler run over csrc, five outputs, and the simulator beside them.
 
 Knows: which sources and flags make what, and where each output lies in the tree.
 Must not know: what the sources say. (The simulator builds itself: csrc/sim/build.py.)
@@ -11,6 +11,8 @@ Must not know: what the sources say. (The simulator builds itself: csrc/sim/buil
   own. libc alone.
 - client_plugin/_bin/nodemgr-runner: what starts batch jobs inside containers. libc alone, old glibc
   symbols.
+- nodemgr: the command in PATH, which starts Python for the rest. libc alone. Beside it lies
+  nodemgr-python, whose first line pip writes.
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
 Before these it writes the messages of the C programs as macros, from their tables in
@@ -37,7 +39,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 from string import Formatter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
@@ -67,6 +69,7 @@ ROOMS = {
     ),
     "nodemgr-supervisor": ("jobs", "supervisor"),
     "nodemgr-runner": ("base", "conf", "wire", "jobs", "runner"),
+    "nodemgr": ("front",),
     "_native": ("base", "wire", "ledger", "gate", "manager"),
 }
 CLIENT = ("client_plugin", "sitecustomize")
@@ -211,6 +214,13 @@ def lay_out(library: Path, parent: Path, directories: tuple[str, ...]) -> None:
         fresh.replace(place)
 
 
+def build_front(output_directory: Path) -> Path:
+    output = output_directory / "nodemgr"
+    sources = map(str, sources_of(output.name))
+    toolchain.link([*CFLAGS, *HARDENING, *sources, *PROGRAM_LDFLAGS], output)
+    return output
+
+
 def build_simulator(output_directory: Path) -> None:
     """The simulated libraries, and examples/hold.c as the demo's CUDA program."""
     cuda, *_ = simulator.build(output_directory)
@@ -319,6 +329,17 @@ class BuildExt(build_ext):
             words = [*objects[name], *flags, *PROGRAM_LDFLAGS]
             toolchain.link(words, directory / "_bin" / name)
         build_simulator(package / "_sim")
+
+
+build_scripts: Any = Distribution().get_command_class("build_scripts")
+
+
+class BuildScripts(build_scripts):
+    """build_scripts, and the command itself, which is no text."""
+
+    def run(self) -> None:
+        super().run()
+        build_front(Path(self.build_dir).absolute())
 
 
 def build_in_place() -> None:

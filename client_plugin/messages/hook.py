@@ -28,3 +28,9 @@ REFUSED_AND_REMEMBERED = Message(
     "{reason}; CUDA was already being initialised and may remember that it found no GPU",
     "start the program anew to try again",
 )
+HOOK_ALONE = Message(
+    PROGRAM,
+    "only the Python hook is active in this process, and no memory quota holds in it, because"
+    " another LD_PRELOAD has taken the place of libnodemgr.so",
+    "add to the variable instead",
+)

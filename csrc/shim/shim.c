@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -97,28 +98,44 @@ static bool hook_directory(char *out, size_t size)
     return (size_t)snprintf(out, size, "%s/sitecustomize", path) < size;
 }
 
-static bool is_on_path(const char *directory, const char *path)
+/* The length of the first entry of a list, without its ':'. */
+static size_t entry_length(const char *list)
 {
-    size_t length = strlen(directory);
-    for (const char *at = path; at != NULL; at = strchr(at, ':')) {
-        at += *at == ':';
-        if (strncmp(at, directory, length) == 0 && (at[length] == '\0' || at[length] == ':'))
-            return true;
-    }
-    return false;
+    return strcspn(list, ":");
 }
 
+static bool is_entry(const char *list, const char *directory)
+{
+    size_t length = entry_length(list);
+    return length == strlen(directory) && strncmp(list, directory, length) == 0;
+}
+
+/* First on PYTHONPATH, once: a launcher that puts a sitecustomize of its own in front of the hook's
+   is run by the hook's. */
 static void show_hook_to_python(void)
 {
-    char directory[PATH_BYTES], value[2 * PATH_BYTES];
+    char directory[PATH_BYTES];
     const char *path = nm_env_get("PYTHONPATH");
-    if (!hook_directory(directory, sizeof directory) ||
-        (path != NULL && is_on_path(directory, path)))
+    if (!hook_directory(directory, sizeof directory) || (path != NULL && is_entry(path, directory)))
         return;
     bool bare = path == NULL || *path == '\0';
-    if ((size_t)snprintf(value, sizeof value, "%s%s%s", directory, bare ? "" : ":",
-                         bare ? "" : path) < sizeof value)
-        nm_env_publish("PYTHONPATH", value);
+    size_t used = strlen(directory);
+    char *value = malloc(used + (bare ? 0 : strlen(path) + 1) + 1);
+    if (value == NULL)
+        return;
+    memcpy(value, directory, used);
+    for (const char *at = bare ? NULL : path; at != NULL;) {
+        size_t length = entry_length(at);
+        if (!is_entry(at, directory)) {
+            value[used++] = ':';
+            memcpy(value + used, at, length);
+            used += length;
+        }
+        at = at[length] == ':' ? at + length + 1 : NULL;
+    }
+    value[used] = '\0';
+    nm_env_publish("PYTHONPATH", value);
+    free(value);
 }
 
 __attribute__((constructor)) static void start(void)

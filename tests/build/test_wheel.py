@@ -45,6 +45,7 @@ NEEDED = {
     *(f"nodemgr/_client/client_plugin/_lib/{directory}/libnodemgr.so" for directory in SHIM_DIRS),
     "nodemgr/_client/client_plugin/bin/nodemgr",
     "nodemgr/_client/client_plugin/_bin/nodemgr-runner",
+    *(f"nodemgr-0.1.0.data/scripts/{name}" for name in ("nodemgr", "nodemgr-python")),
 }  # fmt: skip
 
 
@@ -92,7 +93,9 @@ def test_a_source_distribution_has_all_that_is_built_and_nothing_that_was(tmp_pa
 def test_what_is_in_it(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert names >= NEEDED
-    assert {name.split("/")[0] for name in names} == {"nodemgr", "nodemgr-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "nodemgr", "nodemgr-0.1.0.data", "nodemgr-0.1.0.dist-info"
+    }  # fmt: skip
     assert "nodemgr/_client/sitecustomize/__init__.py" not in names
     assert not [name for name in names if name.endswith((".c", ".h", ".def"))]
 
@@ -102,6 +105,7 @@ def test_what_others_run_is_executable(wheel: Path) -> None:
         "nodemgr/_client/client_plugin/bin/nodemgr",
         "nodemgr/_client/client_plugin/_bin/nodemgr-runner",
         "nodemgr/_bin/nodemgr-supervisor",
+        "nodemgr-0.1.0.data/scripts/nodemgr",
     ):
         assert zipfile.ZipFile(wheel).getinfo(name).external_attr >> 16 & 0o111
 
@@ -191,6 +195,45 @@ def test_the_command_line_takes_its_own_client(installation: Installation, varia
     (other / "client_plugin" / "__init__.py").write_text("raise SystemExit('a stranger')\n")
     result = installation.run("nodemgr", "--version", **{variable: str(other)})
     assert (result.returncode, result.stderr) == (0, "")
+
+
+POISON = ("struct", "signal", "json", "sitecustomize", "usercustomize", "nodemgr", "click", "zmq")
+
+
+@pytest.fixture
+def poisoned(tmp_path: Path) -> dict[str, str]:
+    """Variables of a user, and a working directory, that no process of ours may take."""
+    for name in POISON:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a stranger')\n")
+    return {"PYTHONPATH": str(tmp_path), "PYTHONHOME": str(tmp_path), "PYTHONVERBOSE": "1"}
+
+
+def test_the_command_needs_no_variable_of_the_user(
+    installation: Installation, poisoned: dict[str, str]
+) -> None:
+    """Its packages come by a .pth file."""
+    for words in (["--version"], ["run", "--help"], ["placement", "--help"]):
+        result = installation.run("nodemgr", *words, **poisoned)
+        assert (result.returncode, result.stderr) == (0, ""), result
+
+
+def test_a_user_s_installation_finds_packages_that_come_by_pythonpath(
+    wheel: Path, tmp_path: Path, poisoned: dict[str, str]
+) -> None:
+    base = tmp_path / "base"
+    pip = [sys.executable, "-m", "pip", "--python", sys._base_executable, "install", "--quiet"]
+    pip += ["--no-deps", "--no-index", "--user", "--break-system-packages", str(wheel)]
+    variables = {**os.environ, "PYTHONUSERBASE": str(base)}
+    installed = subprocess.run(pip, env=variables, capture_output=True, text=True, check=False)
+    if installed.returncode != 0:
+        pytest.skip(f"no installation for a user here: {installed.stderr.splitlines()[-1]}")
+    packages = [path for path in sys.path if path.endswith("-packages")]
+    poisoned["PYTHONPATH"] = ":".join([poisoned["PYTHONPATH"], *packages])
+    result = subprocess.run(
+        [base / "bin" / "nodemgr", "run", "--help"], env={**variables, **poisoned}, cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, ""), result
 
 
 def test_importing_it_leaves_the_path_as_it_was(installation: Installation) -> None:

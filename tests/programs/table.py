@@ -3,8 +3,9 @@
 A row is a script for bash in a folder of its own. In it, `run -- COMMAND` is `nodemgr run` in the
 environment alice, and `job -- COMMAND` is `nodemgr submit`, with the output of the job at its end;
 options stand before `--`. In the bare run both are COMMAND alone. `$PYTHON` is the tests' Python,
-`count` prints the number of GPUs that CUDA shows. The two results are all that the script prints,
-stdout and stderr together. SAME: the program notices nothing.
+`count` prints the number of GPUs that CUDA shows, and the module `cupy` is a small stand-in. The
+two results are all that the script prints, stdout and stderr together. SAME: the program notices
+nothing.
 
 The node has four GPUs of 16 GiB; alice may use them all, and 32 GiB. To extend the table, add a
 row: the script with the least that shows the fault, and the results as the pages promise them.
@@ -69,9 +70,19 @@ os.write(1, open("data", "rb").read())
 """,
 }
 
+POISON = dict.fromkeys(
+    ("struct.py", "signal.py", "json.py", "click.py", "zmq.py", "nodemgr.py", "client_plugin.py"),
+    "raise SystemExit('a module of the user was imported')",
+)
+FIRST_USE = "import cupy; print(cupy.first_use())"
 DROPPED = (
     "nodemgr: CUDA_VISIBLE_DEVICES=0 of this shell is dropped: it numbers the node's GPUs; --gpus"
     " has the number of GPUs"
+)
+
+HOOK_ALONE = (
+    "nodemgr: only the Python hook is active in this process, and no memory quota holds in it,"
+    " because another LD_PRELOAD has taken the place of libnodemgr.so: add to the variable instead"
 )
 
 PROGRAMS = [
@@ -155,5 +166,65 @@ for i in 0 1 2 3; do CUDA_VISIBLE_DEVICES=$i run --gpus 1 -- hold -s 1 & done |
         "two workers on the one GPU that was asked for",
         "run --gpus 1 -- env LOCAL_WORLD_SIZE=2 count",
         bare="4", ours="1",
+    ),
+    Program(
+        "the parent ignores SIGPIPE, as systemd does",
+        "trap '' PIPE; run -- grep SigIgn /proc/self/status",
+        bare="SigIgn:\t0000000000001000", ours=SAME,
+    ),
+    Program(
+        "the parent does not",
+        "run -- grep SigIgn /proc/self/status",
+        bare="SigIgn:\t0000000000000000", ours=SAME,
+    ),
+    Program(
+        "PYTHON variables are for the command alone",
+        "PYTHONHOME=/opt/x PYTHONVERBOSE=1 run -- sh -c 'echo $PYTHONHOME $PYTHONVERBOSE'",
+        bare="/opt/x 1", ours=SAME,
+    ),
+    Program(
+        "the user's modules have the names of ours",
+        "export PYTHONPATH=$PWD; run -- echo fine && job -- echo fine",
+        bare="fine\nfine", ours=SAME, files=POISON,
+    ),
+    Program(
+        "modules of such names lie in the working directory",
+        "run -- echo fine && job -- echo fine",
+        bare="fine\nfine", ours=SAME, files=POISON,
+    ),
+    Program(
+        "the user's sitecustomize runs once",
+        "PYTHONPATH=$PWD run -- $PYTHON -c 'pass'",
+        bare="customized", ours=SAME, files={"sitecustomize.py": "print('customized')"},
+    ),
+    Program(
+        "a locale of the user's",
+        "unset LC_ALL; LC_CTYPE=POSIX run -- sh -c 'echo $LC_CTYPE'",
+        bare="POSIX", ours=SAME,
+    ),
+    Program(
+        "a child of a Python program gets another LD_PRELOAD",
+        "run -- $PYTHON parent.py",
+        bare="4", ours=f"{HOOK_ALONE}\n4",
+        files={
+            "parent.py": f"""
+import os, subprocess, sys
+subprocess.run([sys.executable, "-c", {FIRST_USE!r}], env=dict(os.environ, LD_PRELOAD=""))
+"""
+        },
+    ),
+    Program(
+        "a shell script sets another LD_PRELOAD",
+        f"run -- bash -c 'LD_PRELOAD= $PYTHON -c \"{FIRST_USE}\"'",
+        bare="4", ours=f"{HOOK_ALONE}\n4",
+    ),
+    Program(
+        "a launcher puts its own sitecustomize in front of the hook's",
+        "run -- sh -c 'PYTHONPATH=$PWD:$PYTHONPATH exec $PYTHON hooked.py'",
+        bare="launched\nFalse", ours="launched\nTrue",
+        files={
+            "sitecustomize.py": "print('launched')",
+            "hooked.py": "import sys; print(hasattr(sys.meta_path[0], 'nodemgr'))",
+        },
     ),
 ]  # fmt: skip

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs.front import install_front
 from tests.programs.table import PROGRAMS, SAME, Program
 from tests.support.limits import WAIT_LIMIT_S
-from tests.support.manager import HOLD, Manager
+from tests.support.manager import HOLD, ROOT, Manager
 
 FORGOTTEN = ("NODEMGR_", "CUDA_", "LD_", "PYTHON", "PYTEST_")
 BARE = """
@@ -48,6 +49,7 @@ def node() -> Iterator[Manager]:
 def variables(node: Manager, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of the scripts; their PATH has `nodemgr`, `count` and `hold`."""
     programs = tmp_path_factory.mktemp("programs")
+    install_front(programs)
     (programs / "count").write_text(COUNT)
     (programs / "count").chmod(0o755)
     (programs / "hold").symlink_to(HOLD)
@@ -56,6 +58,8 @@ def variables(node: Manager, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         **kept,
         "PATH": f"{programs}:{Path(sys.executable).parent}:{kept['PATH']}",
         "PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT / "tests" / "hook" / "standins"),
+        "PYTHONDONTWRITEBYTECODE": "1",
         "LD_LIBRARY_PATH": str(node.run_dir / "sim"),
         "NODEMGR_RUN_DIR": str(node.run_dir),
     }

@@ -252,8 +252,12 @@ def test_a_python_interpreter_gets_the_hook(env: World) -> None:
     assert python_path(env, sys.executable) == directory
     env.environ["PYTHONPATH"] = "/a:/b"
     assert python_path(env, sys.executable) == f"{directory}:/a:/b"
-    env.environ["PYTHONPATH"] = f"/a:{directory}"
-    assert python_path(env, sys.executable) == f"/a:{directory}"
+    for behind in (f"/a:{directory}", f"{directory}:/a:{directory}"):
+        env.environ["PYTHONPATH"] = f"/b:{behind}"
+        assert python_path(env, sys.executable) == f"{directory}:/b:/a"
+    many = ":".join(f"/bazel/runfiles/package_{number}" for number in range(1_000))
+    env.environ["PYTHONPATH"] = many
+    assert python_path(env, sys.executable) == f"{directory}:{many}"
 
 
 def test_what_is_no_python_interpreter_keeps_its_environment(env: World) -> None:

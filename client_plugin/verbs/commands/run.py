@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.ways import MEANWHILE
@@ -105,9 +106,11 @@ def _refuse_early(directory: str, settings: Mapping[str, str], wish: Wish) -> No
 
 
 def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoReturn:
-    # Python ignores these two for itself; an ignored signal would stay ignored in the command.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    # Python ignores these two for itself. The command gets them as this process did, which only
+    # the front has seen (csrc/front/front.c).
+    ignored = str(sys._xoptions.get("nodemgr_ignored", "")).split(",")
+    for number, name in ((signal.SIGPIPE, "PIPE"), (signal.SIGXFSZ, "XFSZ")):
+        signal.signal(number, signal.SIG_IGN if name in ignored else signal.SIG_DFL)
     try:
         os.execve(program, command, variables)
     except OSError as error:

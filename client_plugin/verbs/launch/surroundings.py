@@ -186,16 +186,19 @@ def _too_much_compute(env: str, wish: Wish, quota: Mapping[str, Any]) -> Optiona
 def own_environ() -> Dict[str, str]:
     """The caller's environment.
 
-    An interpreter in a C locale adds LC_CTYPE to its own; that variable is left out.
+    An interpreter in a C locale changes LC_CTYPE for itself, and the shim PYTHONPATH.
     """
     variables = dict(os.environ)
     try:
         with open("/proc/self/environ", "rb") as file:
-            given = file.read()
+            entries = (entry.partition(b"=") for entry in file.read().split(b"\0"))
+            given = {name: value for name, _, value in entries}
     except OSError:
         return variables
-    if not given.startswith(b"LC_CTYPE=") and b"\0LC_CTYPE=" not in given:
-        variables.pop("LC_CTYPE", None)
+    for name in ("LC_CTYPE", "PYTHONPATH"):
+        variables.pop(name, None)
+        if name.encode() in given:
+            variables[name] = os.fsdecode(given[name.encode()])
     return variables
 
 
@@ -290,7 +293,7 @@ def leave_task(variables: Dict[str, str]) -> None:
 
 
 def _bring_client(variables: Dict[str, str], program: str) -> None:
-    """The shim, which loads the hook in Python interpreters; else the hook alone."""
+    """The shim, and the hook: a program below may put its own library in the shim's place."""
     library = locations.client_library()
     if not os.path.isfile(library):
         say(messages.LIBRARY_MISSING(library=library))
@@ -302,8 +305,6 @@ def _bring_client(variables: Dict[str, str], program: str) -> None:
         if meeting in NOTES:
             say(NOTES[meeting](program=program))
         _prepend(variables, "LD_PRELOAD", locations.preload_entry())  # its children may take it
-        if meeting is not Preload.MUSL:
-            return
     _prepend(variables, "PYTHONPATH", os.path.join(locations.payload_dir(), "sitecustomize"))
 
 

@@ -10,7 +10,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 from client_plugin.messages.form import MessageLine
 from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.faults import Fault
+from nodemgr.edge.host import module_path
 from nodemgr.messages import demo as messages
 
 START_TIMEOUT_S = 60.0
@@ -211,7 +211,7 @@ class Stage:
         ]
         with log.open("wb") as errors:
             self._manager = subprocess.Popen(
-                [sys.executable, "-P", "-m", "nodemgr", "serve", *node, *directories],
+                module_path.command("nodemgr.__main__", "serve", *node, *directories),
                 env=self._variables(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=errors, start_new_session=True,
             )  # fmt: skip
@@ -249,23 +249,11 @@ class Stage:
         **variables: str,
     ) -> Program:
         """Starts `nodemgr run --env ENV [OPTIONS] -- COMMAND`, which becomes the command."""
-        start = [
-            sys.executable,
-            "-P",
-            "-m",
-            "nodemgr",
-            "run",
-            "--run-dir",
-            self.run_dir,
-            "--env",
-            env,
-            *options,
-            "--",
-            *command,
-        ]
+        place = ["run", "--run-dir", self.run_dir, "--env", env]
+        words = map(str, [*place, *options, "--", *command])
         program = Program(
             f"{env}/{name}",
-            list(map(str, start)),
+            module_path.command("nodemgr.__main__", *words),
             self._variables(**variables),
             self._directory,
             self._timeout_s,

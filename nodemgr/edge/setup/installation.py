@@ -21,7 +21,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -443,8 +442,9 @@ def _doubt(path: Path) -> MessageLine | None:
 
 def own_program() -> tuple[str, ...]:
     """The command of the installation that runs now."""
-    script = Path(sysconfig.get_path("scripts")) / "nodemgr"
-    return (str(script),) if os.access(script, os.X_OK) else (sys.executable, "-m", "nodemgr")
+    front = Path(sys.argv[0]).absolute()
+    is_front = front.name == "nodemgr" and os.access(front, os.X_OK)
+    return (str(front),) if is_front else (sys.executable, "-m", "nodemgr")
 
 
 def _digest(text: str) -> str:
