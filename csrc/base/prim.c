@@ -31,6 +31,9 @@ extern char **environ;
 #define MFD_CLOEXEC 1u
 #define MFD_ALLOW_SEALING 2u
 #endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u
+#endif
 #ifndef GRND_NONBLOCK
 #define GRND_NONBLOCK 1u
 #endif
@@ -393,7 +396,11 @@ int64_t nm_fd_size(int fd)
 
 int nm_memfd(const char *name)
 {
-    return nm_fd_high((int)syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    int fd = (int)syscall(SYS_memfd_create, name, flags | MFD_NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
+        fd = (int)syscall(SYS_memfd_create, name, flags);
+    return nm_fd_high(fd);
 }
 
 int64_t nm_file_read(const char *path, char *out, size_t size)

@@ -4,8 +4,8 @@
  * Knows: the files of an attempt, the search for a job's processes. Must not know: GPUs, quotas,
  * queues, the store.
  *
- * In a container a runner replaces the launcher, and its supervisors get the attempt's files as
- * open descriptors from the manager.
+ * In a container a runner replaces the launcher. Its supervisors write to memory and a pipe of the
+ * process that speaks with the manager (csrc/runner/attempt.c).
  */
 #ifndef NM_JOBS_H
 #define NM_JOBS_H
@@ -49,7 +49,8 @@ static inline bool nm_file_status(int fd, struct stat *status)
    cannot. */
 typedef bool nm_witness(const char *outcome);
 
-/* The open files of one attempt, which lie in JOBS/JOB/ATTEMPT. A number below 0 is an errno.
+/* The open files of one attempt, which lie in JOBS/JOB/ATTEMPT; in a container memory, and a pipe
+ * for `log`. A number below 0 is an errno.
  *   order   the order (order.c); only this file is trusted
  *   record  two lines at fixed places, written over blanks: the start of the process, and its end
  *   log     the job's output (log.c)

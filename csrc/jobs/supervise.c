@@ -341,9 +341,11 @@ static int begin_log(struct attempt *attempt)
     struct stat status;
     int output;
     errno = file < 0 ? -file : EINVAL;
-    if (file < 0 || !nm_file_status(file, &status) || !S_ISREG(status.st_mode))
+    if (file < 0 || !nm_file_status(file, &status) ||
+        !(attempt->files->is_inside ? S_ISFIFO(status.st_mode) : S_ISREG(status.st_mode)))
         return -1;
-    output = nm_log_begin(&attempt->log, file, attempt->order.log_bytes);
+    output = nm_log_begin(&attempt->log, file,
+                          attempt->files->is_inside ? 0 : attempt->order.log_bytes);
     close(file);
     if (output >= 0 && !attempt->files->is_inside && geteuid() == 0 &&
         fchown(output, attempt->order.uid, attempt->order.gid) != 0) {

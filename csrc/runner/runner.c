@@ -17,7 +17,7 @@
 #include "base/prim.h"
 #include "jobs/messages.h"
 
-enum { FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000, STRAY_PAUSE_MS = 20, TURN_PACKETS = 32 };
+enum { FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000, STRAY_PAUSE_MS = 20, TURN_PACKETS = 32, WORDS_FORM = 2 };
 
 static struct runner {
     int contact; /* -1: the manager is away */
@@ -76,6 +76,7 @@ static bool announce(void)
     runner.rid = nm_random() >> 12;
     nm_build_begin(&build, NM_VERB_RUNNER, 0);
     nm_build_number(&build, NM_KEY_rid, runner.rid);
+    nm_build_number(&build, NM_KEY_form, WORDS_FORM);
     return nm_contact_send(runner.contact, &build);
 }
 

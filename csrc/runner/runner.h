@@ -12,7 +12,7 @@
 #include "jobs/jobs.h"
 #include "wire/wire.h"
 
-enum { NM_LETTER_FDS = 4, NM_FAULT_BYTES = 400, NM_ANSWER_MS = 30000 };
+enum { NM_LETTER_FDS = 2, NM_FAULT_BYTES = 400, NM_ANSWER_MS = 30000, NM_PIECE_BYTES = 65536 };
 
 /* -- contact.c -- */
 
@@ -43,11 +43,36 @@ void nm_build_named(struct nm_build *build, enum nm_verb verb, const struct nm_n
 /* FAILED. */
 void nm_contact_fail(int fd, const struct nm_named *named, const char *why);
 
-/* -- claim.c -- */
+/* -- output.c -- */
 
-/* Claims the attempt and supervises it; returns the exit status. Runs in a process of its own,
- * with signals as at its start. The supervisor sends CLAIM, then RUNNING or FAILED. The manager
- * answers CLAIMED with the files of the attempt, or DENY: another process has it, or it is over. */
+/* A ring of bytes; `at` is the place of the oldest in all output. */
+struct nm_part {
+    char *bytes;
+    size_t room, from, size;
+    uint64_t at;
+};
+
+struct nm_output {
+    struct nm_part head, tail;
+    uint64_t end; /* of all output so far */
+};
+
+/* Keeps at most most_bytes (0: the most), the beginning and the newest. false: no memory. */
+bool nm_output_begin(struct nm_output *output, uint64_t most_bytes);
+/* At most NM_PIECE_BYTES. */
+void nm_output_add(struct nm_output *output, const char *bytes, size_t size);
+/* The oldest, at most NM_PIECE_BYTES in one piece, and its place; 0: none is left. */
+size_t nm_output_next(const struct nm_output *output, const char **bytes, uint64_t *at);
+/* The manager has all output before `until`. */
+void nm_output_taken(struct nm_output *output, uint64_t until);
+
+/* -- attempt.c -- */
+
+/* Claims the attempt and has it supervised; returns the exit status. Runs in a process of its
+ * own, with signals as at its start. It sends CLAIM; the manager answers CLAIMED with the order
+ * (sealed memory), a sheet (memory for one piece of output), the time limit and the place up to
+ * which it has the output, or DENY: another process has the attempt, or it is over. Then it sends
+ * RUNNING, OUTPUT (a piece on the sheet) and ENDED, each until its ACK; or FAILED. */
 int nm_run_attempt(const struct nm_named *named);
 
 /* -- rights.c -- */

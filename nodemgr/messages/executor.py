@@ -35,6 +35,7 @@ NOT_OF_THIS_USER = Part(
 FILES_NOT_WRITTEN = Part(NODE, "its files cannot be written to {directory}: {error}")
 COULD_NOT_START = Part(MANAGER, "could not be started: {error}")
 COULD_NOT_BEGIN = Part(CONTAINER, "it could not be begun")
+REPORT_NOT_WRITTEN = Part(NODE, "the disk does not take this report now")
 END_NOT_WRITTEN = Part(NODE, "the disk did not take how it ended")
 NOTHING_KNOWN = Part(NODE, "nothing is known of it any more")
 RUNNER_NOT_NEEDED = Part(JOB, "no job of this place is left")

@@ -170,6 +170,15 @@ OTHER_RUNNER = Message(
     "start no second one",
     code="refused",
 )
+OLD_RUNNER = Message(
+    CONTAINER,
+    "the client of this container is older than the manager, and starts no jobs for it",
+    "start the container anew",
+    code="refused",
+)
+NO_REPORT = Message(
+    JOB, "this is no report of a job's begin or end", "the client sends another", code="refused"
+)
 RUNNER_OF_OTHER_PLACE = Message(
     CONTAINER,
     "this runner is another place's already",

@@ -3,21 +3,17 @@
 Reads orders, answers with lines of JSON.
 
 runner: says that it starts jobs here, and goes on.  next: the next packet.  claim JOB ATTEMPT: on a
-new connection, kept with its files. files: those of the last claim.  write HEX: over the record,
-from its beginning.  say VERB JOB ATTEMPT: on the last claim's connection.  fork-claim: as claim, by
-a child; forge JOB ATTEMPT HEX: by one that writes so over the record, and ends.  lease: on each
-file that it has open to write, so that a process that opens it has to wait.  reserve BYTES: of the
-disk, behind the end of the log.
+new connection, kept with its files. files: those of the last claim.  say VERB JOB ATTEMPT: on the
+last claim's connection; report VERB JOB ATTEMPT HEX: with that text, and the answer.  fork-claim:
+as claim, by a child; forge JOB ATTEMPT HEX: by one that reports this end, and ends.  output JOB
+ATTEMPT AT SIZE HEX: on the sheet, and the answer.
 """
 
 from __future__ import annotations
 
 import array
-import ctypes
-import fcntl
 import json
 import os
-import signal
 import socket
 import stat
 import sys
@@ -25,7 +21,7 @@ from typing import Any
 
 from nodemgr.edge.rpc import wire
 
-FALLOC_FL_KEEP_SIZE = 1
+WORDS_FORM = 2
 PATH = os.path.join(os.environ["NODEMGR_ENV_DIR"], "socket")
 
 
@@ -63,16 +59,7 @@ def describe(number: int) -> dict[str, Any]:
     }
 
 
-def _lease(number: int) -> bool:
-    try:
-        fcntl.fcntl(number, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    except OSError:
-        return False
-    return True
-
-
 def main() -> None:
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # by which the kernel asks for a lease back
     runner = claims = None
     files: list[int] = []
     for line in sys.stdin:
@@ -80,7 +67,7 @@ def main() -> None:
         told: Any = {}
         if word == "runner":
             runner = connect()
-            told = ask(runner, "RUNNER", rid=1)
+            told = ask(runner, "RUNNER", rid=1, form=WORDS_FORM if not more else int(more[0]))
         elif word == "next":
             assert runner is not None
             told = receive(runner)
@@ -90,9 +77,11 @@ def main() -> None:
             files = told["files"] or files
         elif word in ("fork-claim", "forge"):
             if (child := os.fork()) == 0:
-                claimed = ask(connect(), "CLAIM", rid=2, job=more[0], attempt=int(more[1]))
+                claim = connect()
+                claimed = ask(claim, "CLAIM", rid=2, job=more[0], attempt=int(more[1]))
                 if word == "forge":
-                    os.pwrite(claimed["files"][1], bytes.fromhex(more[2]), 0)
+                    text = bytes.fromhex(more[2]).decode()
+                    ask(claim, "ENDED", rid=3, job=more[0], attempt=int(more[1]), text=text)
                 print(json.dumps(claimed), flush=True)
                 os._exit(0)
             os.waitpid(child, 0)
@@ -104,19 +93,20 @@ def main() -> None:
                     more[0],
                     job=more[1],
                     attempt=int(more[2]),
-                    reason="its own fault" if more[0] == "FAILED" else None,
+                    reason="its own fault",
                 )
             )
         elif word == "files":
             told = [describe(number) for number in files]
-        elif word == "write":
-            os.pwrite(files[1], bytes.fromhex(more[0]), 0)
-        elif word == "lease":
-            told = [_lease(number) for number in files[1:3]]
-        elif word == "reserve":
-            told = ctypes.CDLL(None).fallocate(
-                files[2], FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(int(more[0]))
-            )
+        elif word == "report":
+            assert claims is not None
+            text = bytes.fromhex(more[3]).decode()
+            told = ask(claims, more[0], rid=3, job=more[1], attempt=int(more[2]), text=text)
+        elif word == "output":
+            assert claims is not None
+            os.pwrite(files[1], bytes.fromhex(more[4]), 0)
+            at, size = int(more[2]), int(more[3])
+            told = ask(claims, "OUTPUT", rid=4, job=more[0], attempt=int(more[1]), at=at, size=size)
         elif word == "order":
             told = os.pread(files[0], 100, 0).decode()
         print(json.dumps(told), flush=True)

@@ -99,11 +99,18 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
     "ask": ("UP", b"NODEMGR/1 ASK\nrid=10\nwhat=release\nargument=t17\n", "ASK",
         {"rid": 10, "what": "release", "argument": "t17"}),
     "hello": ("UP", b"NODEMGR/1 HELLO\nrid=11\nenv=alice\n", "HELLO", {"rid": 11, "env": "alice"}),
-    "runner": ("UP", b"NODEMGR/1 RUNNER\nrid=12\n", "RUNNER", {"rid": 12}),
+    "runner": ("UP", b"NODEMGR/1 RUNNER\nrid=12\nform=2\n", "RUNNER", {"rid": 12, "form": 2}),
     "claim": ("UP", b"NODEMGR/1 CLAIM\nrid=13\njob=j12.3\nattempt=2\n", "CLAIM",
         {"rid": 13, "job": "j12.3", "attempt": 2}),
-    "running": ("UP", b"NODEMGR/1 RUNNING\njob=j12\nattempt=1\n", "RUNNING",
-        {"job": "j12", "attempt": 1}),
+    "running": (
+        "UP", b"NODEMGR/1 RUNNING\nrid=14\njob=j12\nattempt=1\ntext=started 5 6 7 0\n", "RUNNING",
+        {"rid": 14, "job": "j12", "attempt": 1, "text": "started 5 6 7 0"}),
+    "output": (
+        "UP", b"NODEMGR/1 OUTPUT\nrid=15\njob=j12\nattempt=1\nat=65536\nsize=12\n", "OUTPUT",
+        {"rid": 15, "job": "j12", "attempt": 1, "at": 65536, "size": 12}),
+    "ended": (
+        "UP", b"NODEMGR/1 ENDED\nrid=16\njob=j12\nattempt=1\ntext=ended 9 4 - 0 \n", "ENDED",
+        {"rid": 16, "job": "j12", "attempt": 1, "text": "ended 9 4 - 0 "}),
     "failed": (
         "UP", b"NODEMGR/1 FAILED\njob=j12\nattempt=1\nreason=no process%0a\n", "FAILED",
         {"job": "j12", "attempt": 1, "reason": "no process\n"},
@@ -167,7 +174,11 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
     ),
     "start": ("DOWN", b"NODEMGR/1 START\njob=j12.3\nattempt=2\n", "START",
         {"job": "j12.3", "attempt": 2}),
-    "claimed": ("DOWN", b"NODEMGR/1 CLAIMED\nrid=13\n", "CLAIMED", {"rid": 13}),
+    "claimed": (
+        "DOWN", b"NODEMGR/1 CLAIMED\nrid=13\nat=65548\nsize=268435456\nlimit_ms=5000\n", "CLAIMED",
+        {"rid": 13, "at": 65548, "size": 2**28, "limit_ms": 5000}),
+    "limit": ("DOWN", b"NODEMGR/1 LIMIT\njob=j12\nattempt=1\nlimit_ms=7000\n", "LIMIT",
+        {"job": "j12", "attempt": 1, "limit_ms": 7000}),
     "dismiss": ("DOWN", b"NODEMGR/1 DISMISS\nreason=no job of this place is left\n", "DISMISS",
                 {"reason": "no job of this place is left"}),
     "epoch": ("DOWN", b"NODEMGR/1 EPOCH\nrid=11\nepoch=3\nclient=00ff\ncounter=1\n", "EPOCH",

@@ -12,7 +12,6 @@ of the core.
 
 from __future__ import annotations
 
-import array
 import asyncio
 import os
 import resource
@@ -43,7 +42,7 @@ from nodemgr.edge.clients.descriptor_filter import (
     refuse_rights,
 )
 from nodemgr.edge.clients.rate_limits import RateLimiter
-from nodemgr.edge.host import stderr_log
+from nodemgr.edge.host import descriptors, stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.loop import SwallowingSelector
 from nodemgr.edge.kernel.processes import (
@@ -702,8 +701,7 @@ class ClientServer:
         """False: the packet must wait. Raises OSError."""
         try:
             if fds:
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-                connection.sock.sendmsg([packet], rights)
+                descriptors.send(connection.sock, packet, fds)
             else:
                 connection.sock.send(packet)
         except BlockingIOError:

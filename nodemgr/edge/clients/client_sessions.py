@@ -38,12 +38,12 @@ SUBMIT_NS = 200_000
 CLAIM_NS = 1_000_000
 """Cost of a message from a runner or a container's supervisor.
 
-Its owner is looked up in /proc, and files are opened.
+Its owner is looked up in /proc, and files are opened. (Output costs its bytes beside.)
 """
 _COST_NS = {
     "BEAT": BEAT_NS,
     "ASK": ASK_NS,
-    **dict.fromkeys(("RUNNER", "CLAIM", "RUNNING", "FAILED"), CLAIM_NS),
+    **dict.fromkeys(("RUNNER", "CLAIM", "RUNNING", "ENDED", "FAILED"), CLAIM_NS),
 }
 MAX_REASON_BYTES = 700
 """The most bytes of a line for people in one packet."""

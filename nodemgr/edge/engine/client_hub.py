@@ -270,6 +270,8 @@ class ClientHub:
         "RUNNER": _runners_verb("RUNNER"),
         "CLAIM": _runners_verb("CLAIM"),
         "RUNNING": _runners_verb("RUNNING"),
+        "OUTPUT": _runners_verb("OUTPUT"),
+        "ENDED": _runners_verb("ENDED"),
         "FAILED": _runners_verb("FAILED"),
         **{verb: _elastic_word(verb) for verb in client_sessions.WORDS},
         "BEAT": _Verb(_beat),

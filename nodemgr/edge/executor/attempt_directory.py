@@ -22,6 +22,7 @@ from pathlib import Path
 
 from nodemgr.core.model.entities import Cause, ProcessKey
 from nodemgr.edge.executor.interface import RunOrder
+from nodemgr.edge.host import descriptors
 from nodemgr.edge.kernel.processes import process_key
 from nodemgr.messages import executor
 
@@ -120,6 +121,7 @@ class AttemptFiles:
             raise ValueError(f"{job_id!r} is no job's name")
         self.name = f"{job_id}/{attempt}"
         self.directory = jobs_dir / job_id / str(attempt)
+        self.log, self.record_path = self.directory / LOG, self.directory / "record"
 
     def exist(self) -> bool:
         return self.directory.is_dir()
@@ -190,34 +192,24 @@ class AttemptFiles:
     def limit_ms(self) -> int | None:
         """The present time limit; None: it has none, or the file cannot be read."""
         try:
-            text = (self.directory / "limit").read_text("ascii", "replace")
+            descriptor = self._open("limit", os.O_RDONLY)
         except OSError:
             return None
-        return _number(text.strip())
+        try:
+            return _number(os.pread(descriptor, LIMIT_BYTES, 0).decode("ascii", "replace").strip())
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
 
-    def hand_out(self) -> list[int]:
-        """Order, record, log and limit, open for a supervisor in a container.
+    def sealed_order(self) -> int:
+        """A copy of the order in memory, for a supervisor in a container; the caller's to close.
 
-        The caller closes them. They lead nowhere else: the order is a sealed copy, the others are
-        plain files. Raises OSError.
+        Raises OSError.
         """
-        with contextlib.ExitStack() as opened:
-            files = []
-            for opening in (
-                self._sealed_order,
-                self._writable_record,
-                self._writable_log,
-                self._readable_limit,
-            ):
-                files.append(opening())
-                opened.callback(os.close, files[-1])
-            opened.pop_all()
-            return files
-
-    def _sealed_order(self) -> int:
         with open(self.directory / "order", "rb") as file:
             text = file.read(MAX_ORDER_BYTES + 1)
-        copy = os.memfd_create("nodemgr-order", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        copy = descriptors.memory("nodemgr-order")
         try:
             os.write(copy, text)
             os.lseek(copy, 0, os.SEEK_SET)
@@ -230,15 +222,6 @@ class AttemptFiles:
             os.close(copy)
             raise
         return copy
-
-    def _writable_record(self) -> int:
-        return self._open("record", os.O_WRONLY)
-
-    def _writable_log(self) -> int:
-        return self._open(LOG, os.O_WRONLY | os.O_APPEND)
-
-    def _readable_limit(self) -> int:
-        return self._open("limit", os.O_RDONLY)
 
     def _open(self, name: str, flags: int) -> int:
         """Open without blocking: a process that has the file open may hold a lease on it."""
@@ -317,6 +300,13 @@ class AttemptFiles:
             raise FileNotFoundError(
                 errno.ENOENT, executor.LOG_HELD_BY_OWNER(), str(self.directory / LOG)
             ) from None
+
+    def log_size_bytes(self) -> int:
+        """The size of the log, dropped parts included."""
+        try:
+            return os.stat(self.log, follow_symlinks=False).st_size
+        except OSError:
+            return 0
 
     def log_room_bytes(self) -> int:
         """The log's room on the disk.
@@ -433,6 +423,26 @@ def _number(word: str, most: int = 2**63 - 1) -> int | None:
     """
     number = int(word) if word.isascii() and word.isdigit() and len(word) < 20 else most + 1
     return number if number <= most else None
+
+
+def said_beginning(text: str) -> Beginning | None:
+    """A supervisor in a container said it; None: it is none."""
+    return _beginning(text.split())
+
+
+def said_end(text: str) -> End | None:
+    return _end(text.split())
+
+
+def record_line(fact: Beginning | End) -> tuple[bytes, int]:
+    """The line of the record, as csrc/jobs/supervise.c writes it, and its place."""
+    if isinstance(fact, Beginning):
+        text = f"started {fact.wall_ns} {fact.pid} {fact.ticks} {fact.audit}"
+    else:
+        code, number = ("-" if value is None else value for value in (fact.exit_code, fact.signal))
+        text = f"ended {fact.wall_ns} {code} {number} {CAUSES.index(fact.cause)} {fact.why}"
+    line = text.encode("utf-8", "replace")[: RECORD_LINE_BYTES - 2].ljust(RECORD_LINE_BYTES - 2)
+    return line + b".\n", 0 if isinstance(fact, Beginning) else RECORD_LINE_BYTES
 
 
 def _beginning(words: list[str]) -> Beginning | None:

@@ -11,8 +11,9 @@ only from the directory, so a process may die at any time:
   killed: the manager first ends the job's remaining processes, then reports the end.
 
 In a container a runner replaces the launcher, and the supervisor is a process of the job's user. It
-claims the attempt by a request and gets its files open. Impossible values in its record are
-corrected. If it should end the job and does not, the manager kills it.
+claims the attempt by a request, gets the order, and reports begin, output and end, which the
+manager writes into the attempt's files. Impossible values are corrected. If it should end the job
+and does not, the manager kills it.
 """
 
 from __future__ import annotations
@@ -26,17 +27,20 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from client_plugin.messages import attempts
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import Cause, ProcessKey
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session
+from nodemgr.edge.clients.descriptor_filter import close_all
 from nodemgr.edge.executor import attempt_directory, orphans
 from nodemgr.edge.executor.attempt_directory import AttemptFiles, Beginning, End
 from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
 from nodemgr.edge.executor.launcher import Launcher, LauncherEndpoint
-from nodemgr.edge.executor.runner_registry import AttemptName, Runners, on_the_node
+from nodemgr.edge.executor.output_writer import CHUNK_BYTES, OutputWriter
+from nodemgr.edge.executor.runner_registry import AttemptName, Handout, Runners, on_the_node
 from nodemgr.edge.kernel.processes import (
     ProcessTable,
     age_ms,
@@ -46,6 +50,8 @@ from nodemgr.edge.kernel.processes import (
     start_ticks,
 )
 from nodemgr.edge.rpc.operation import OperationError
+from nodemgr.edge.rpc.shared_buffers import new_sheet
+from nodemgr.edge.rpc.wire import Fields
 from nodemgr.messages import executor
 from nodemgr.messages import jobs as messages
 
@@ -67,6 +73,9 @@ RELUCTANCE_S = 10.0
 RETAINED_STARTS = 4
 """The newest attempts of one job with retained logs."""
 NODE_WENT_DOWN = executor.NODE_WENT_DOWN()
+OUTPUT_BYTE_NS = 3
+"""The cost of each byte of output from a container, for its environment."""
+_Fact = TypeVar("_Fact", Beginning, End)
 
 
 class _Attempt:
@@ -82,6 +91,8 @@ class _Attempt:
         "name",
         "overdue",
         "place",
+        "session",
+        "sheet",
         "started",
         "why",
     )
@@ -91,6 +102,10 @@ class _Attempt:
         self.files = files
         self.place = place
         """Empty: this node; else a container on it."""
+        self.session: Connection | None = None
+        """The last connection of its supervisor in a container."""
+        self.sheet = -1
+        """Memory on which that supervisor writes its output; -1: none."""
         self.key: ProcessKey | None = None
         """Its watched supervisor."""
         self.started = False
@@ -135,6 +150,7 @@ class NodeFactory:
         self._closed = False
         self._told_host: tuple[bool, str] | None = None
         self._launcher = Launcher(loop, launcher, self._heard, self._launcher_changed)
+        self._writer = OutputWriter(loop)
         self.runners = Runners(loop, self, host_of, is_needed)
         loop.call_soon(self._notify_host)
 
@@ -198,7 +214,10 @@ class NodeFactory:
             return
         with contextlib.suppress(OSError):  # then the present limit holds
             found.files.limit(time_limit_ms)
-            self._signal(found, LIMITS)
+            self._signal(found, LIMITS)  # a supervisor in a container hears of it by a packet
+            if found.session is not None:
+                job, number = found.name
+                found.session.answer("LIMIT", job=job, attempt=number, limit_ms=time_limit_ms)
             self._insist_on_limit(found)
 
     def delete(self, job_id: str) -> None:
@@ -275,6 +294,7 @@ class NodeFactory:
         self._table.close()
         self._launcher.close()
         self.runners.close()
+        self._writer.close()
 
     def _notify_host(self) -> None:
         """Reports this node's launch state if it changed."""
@@ -409,9 +429,7 @@ class NodeFactory:
         """
         began, end = attempt.files.record()
         if attempt.place:
-            first_ns, last_ns = attempt.files.begun_wall_ns(), time.time_ns()
-            began = began and Beginning(max(first_ns, min(began.wall_ns, last_ns)), 0, 0)
-            end = end and dataclasses.replace(end, wall_ns=max(first_ns, min(end.wall_ns, last_ns)))
+            began, end = began and _possible(attempt, began), end and _possible(attempt, end)
         return began, end
 
     # -- in containers (runners.Attempts) --
@@ -429,7 +447,7 @@ class NodeFactory:
             ]:
                 self._give_back(attempt)
 
-    def claimed(self, name: AttemptName, place: str, session: Connection) -> list[int]:
+    def claimed(self, name: AttemptName, place: str, session: Connection) -> Handout:
         attempt = self._attempts.get(name)
         if attempt is None or attempt.place != place or attempt.mourned:
             raise OperationError(messages.NO_ATTEMPT())
@@ -442,16 +460,52 @@ class NodeFactory:
             raise OperationError(messages.ATTEMPT_TAKEN())
         self._watch(attempt, session.key)
         try:
-            return attempt.files.hand_out()
+            close_all({attempt.sheet} - {-1})
+            attempt.sheet = -1
+            attempt.sheet = new_sheet(CHUNK_BYTES)
+            files = [attempt.files.sealed_order(), os.dup(attempt.sheet)]
         except OSError as error:
             why = messages.FILES_UNREADABLE(error=error.strerror)
             attempt.ended_by = why, Cause.NOT_STARTED
             raise OperationError(why) from None
+        attempt.session = session
+        return Handout(
+            files, attempt.files.log_size_bytes(), self._log_bytes, attempt.files.limit_ms()
+        )
 
-    def runs(self, name: AttemptName, session: Connection) -> None:
+    def reported(
+        self, name: AttemptName, session: Connection, verb: str, fields: Fields,
+        then: Callable[[bool], None],
+    ) -> None:  # fmt: skip
         attempt = self._attempts.get(name)
-        if attempt is not None and attempt.key == session.key and attempt.place:
-            self._notify_started(attempt, Beginning(time.time_ns(), 0, 0))
+        if attempt is None or attempt.session is not session or attempt.key != session.key:
+            raise OperationError(messages.NO_ATTEMPT())
+        files = attempt.files
+        if verb == "OUTPUT":
+            size = min(fields["size"], CHUNK_BYTES)
+            session.spend(size * OUTPUT_BYTE_NS)
+            data = os.pread(attempt.sheet, size, 0)
+            # output that the disk refuses is dropped: the job does not wait for room
+            self._writer.output(
+                files.log, fields["at"], data, self._log_bytes, lambda _is_done: then(True)
+            )
+            return
+        fact: Beginning | End | None
+        if verb == "RUNNING":
+            began = attempt_directory.said_beginning(fields["text"])
+            fact = began and _possible(attempt, began)
+        else:
+            end = attempt_directory.said_end(fields["text"])
+            fact = end and _possible(attempt, end)
+        if fact is None:
+            raise OperationError(messages.NO_REPORT())
+
+        def written(is_done: bool) -> None:
+            if isinstance(fact, Beginning) and self._attempts.get(name) is attempt:
+                self._notify_started(attempt, fact)
+            then(is_done)
+
+        self._writer.record(files.record_path, *attempt_directory.record_line(fact), written)
 
     def failed(
         self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str
@@ -601,6 +655,17 @@ class NodeFactory:
             attempt.hunt.close()
         if attempt.overdue is not None:
             attempt.overdue.cancel()
+        close_all({attempt.sheet} - {-1})
+        attempt.sheet, attempt.session = -1, None
+
+
+def _possible(attempt: _Attempt, fact: _Fact) -> _Fact:
+    """A report of a supervisor in a container: its time clamped, its PID (of there) left out."""
+    first_ns, last_ns = attempt.files.begun_wall_ns(), time.time_ns()
+    wall_ns = max(first_ns, min(fact.wall_ns, last_ns))
+    if isinstance(fact, Beginning):
+        return Beginning(wall_ns, 0, 0)
+    return dataclasses.replace(fact, wall_ns=wall_ns)
 
 
 def _status(began: Beginning | None, end: End) -> Status:

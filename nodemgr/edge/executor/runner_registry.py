@@ -4,16 +4,16 @@ Knows: the words of csrc/runner on the wire, which session speaks for which plac
 attempts' files, the content of a job, the queue.
 
 A runner is a program of the container's user, and is trusted as little as that user. It gets the
-names of attempts and nothing else. The files of an attempt go to the process that claims it, after
-a check of that process's identity (local.py). A place is up while its runner is connected. An
+names of attempts and nothing else. The order goes to the process that claims an attempt, after a
+check of that process's identity (local.py). A place is up while its runner is connected. An
 unneeded runner is sent away after a while, so that a submission in between still finds it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from nodemgr.core.model.entities import ConnectionId, DenyCode
 from nodemgr.edge.clients import client_sessions
@@ -28,8 +28,22 @@ from nodemgr.messages import jobs as messages
 
 IDLE_S = 300.0
 """How long a runner stays when no job of its place is left."""
+WORDS_FORM = 2
+"""The form of the words with a supervisor (csrc/runner/runner.c)."""
 NOT_NEEDED = executor.RUNNER_NOT_NEEDED()
 AttemptName = tuple[str, int]
+
+
+class Handout(NamedTuple):
+    """What a supervisor in a container gets: memory alone (docs/security.md)."""
+
+    files: list[int]
+    """The order, and the sheet for its output; the caller's to close."""
+    log_bytes: int
+    """It already has that much of the output."""
+    most_bytes: int
+    """Of the output, the most that it keeps; 0: no limit."""
+    limit_ms: int | None
 
 
 class Attempts(Protocol):
@@ -37,13 +51,21 @@ class Attempts(Protocol):
 
     def launch_host_changed(self, place: str, is_up: bool) -> None: ...
 
-    def claimed(self, name: AttemptName, place: str, session: Connection) -> Iterable[int]:
-        """The attempt is this process's from now on: its files, the caller's to close.
+    def claimed(self, name: AttemptName, place: str, session: Connection) -> Handout:
+        """The attempt is this process's from now on. Raises OperationError."""
+
+    def reported(
+        self,
+        name: AttemptName,
+        session: Connection,
+        verb: str,
+        fields: Fields,
+        then: Callable[[bool], None],
+    ) -> None:
+        """A word of the supervisor; `then` is told whether it is known for good.
 
         Raises OperationError.
         """
-
-    def runs(self, name: AttemptName, session: Connection) -> None: ...
 
     def failed(
         self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str
@@ -100,13 +122,17 @@ class Runners:
             if not place or not isinstance(session, Connection):
                 raise OperationError(messages.RUNNER_ON_NODE())
             if verb == "RUNNER":
+                if fields.get("form") != WORDS_FORM:
+                    raise OperationError(messages.OLD_RUNNER())
                 self._register(place, session, rid)
                 return
             name = str(fields.get("job")), fields.get("attempt", 0)
             if verb == "CLAIM":
                 self._claim(name, place, session, rid)
-            elif verb == "RUNNING":
-                self._attempts.runs(name, session)
+            elif verb in ("RUNNING", "OUTPUT", "ENDED"):
+                self._attempts.reported(
+                    name, session, verb, fields, lambda is_done: _acknowledge(session, rid, is_done)
+                )
             else:
                 why = one_line(fields.get("reason", "")) or executor.COULD_NOT_BEGIN()
                 self._attempts.failed(
@@ -138,11 +164,18 @@ class Runners:
             self._attempts.launch_host_changed(place, True)
 
     def _claim(self, name: AttemptName, place: str, session: Connection, rid: int) -> None:
-        files = list(self._attempts.claimed(name, place, session))
+        handout = self._attempts.claimed(name, place, session)
         try:
-            session.answer("CLAIMED", files, rid=rid)
+            session.answer(
+                "CLAIMED",
+                handout.files,
+                rid=rid,
+                at=handout.log_bytes,
+                size=handout.most_bytes,
+                limit_ms=handout.limit_ms,
+            )
         finally:
-            close_all(files)
+            close_all(handout.files)
 
     def _send_away(self, place: str) -> None:
         del self._idle[place]
@@ -170,6 +203,14 @@ def on_the_node(_session: Session) -> str:
 def refuse_runner(session: Session, _verb: str, fields: Fields) -> None:
     """Answers a runner of a manager whose executor has no runners."""
     _deny(session, client_sessions.rid_of(fields), messages.NO_RUNNERS())
+
+
+def _acknowledge(session: Session, rid: int, is_done: bool) -> None:
+    """Where the disk refuses, the supervisor says it again on its next connection."""
+    if is_done:
+        session.answer("ACK", rid=rid)
+    else:
+        _deny(session, rid, executor.REPORT_NOT_WRITTEN())
 
 
 def _deny(session: Session, rid: int, why: str) -> None:

@@ -10,7 +10,6 @@ descriptor outlives the manager, until it is dropped or the service is stopped.
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import os
@@ -19,7 +18,7 @@ import socket
 from collections.abc import Callable, MutableMapping
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.edge.host import stderr_log
+from nodemgr.edge.host import descriptors, stderr_log
 
 FIRST_FD = 3
 MOST_FDS = 65_536
@@ -50,15 +49,13 @@ class ServiceManager:
         """Sends a message such as `READY=1`; a service manager that does not listen is no error."""
         if self._address is None:
             return
-        ancillary = (
-            [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-        )
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
         ):
             sock.settimeout(SEND_TIMEOUT_S)
-            sock.sendmsg([message.encode()], ancillary, 0, self._address)
+            kept = () if fd is None else (fd,)
+            descriptors.send(sock, message.encode(), kept, self._address)
 
     # -- the descriptor store --
 

@@ -17,6 +17,7 @@ import re
 from typing import NamedTuple
 
 from nodemgr.core.model.entities import ConnectionId
+from nodemgr.edge.host import descriptors
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.messages import orders as messages
 
@@ -28,6 +29,17 @@ Each sheet costs the manager a descriptor until its client has sent the order or
 """
 _RANGE = re.compile(r"\[([0-9]{1,8}),([0-9]{1,8})\]", re.ASCII)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def new_sheet(size_bytes: int) -> int:
+    """Memory that its holders can write and not resize. Raises OSError."""
+    sheet = descriptors.memory("nodemgr-sheet", size_bytes)
+    try:
+        fcntl.fcntl(sheet, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError:
+        os.close(sheet)
+        raise
+    return sheet
 
 
 class SheetRange(NamedTuple):
@@ -69,13 +81,7 @@ class Sheets:
             return self._lent[connection][1]
         if sum(owner == env for owner, _ in self._lent.values()) >= MAX_SHEETS:
             raise OperationError(messages.MANY_SHEETS())
-        sheet = os.memfd_create("nodemgr-sheet", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(sheet, SHEET_BYTES)
-            fcntl.fcntl(sheet, fcntl.F_ADD_SEALS, _SEALS)
-        except OSError:
-            os.close(sheet)
-            raise
+        sheet = new_sheet(SHEET_BYTES)
         self._lent[connection] = env, sheet
         return sheet
 

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -28,6 +29,7 @@ from nodemgr.edge.clients import client_server as module
 from nodemgr.edge.clients import descriptor_filter, socket_access
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.client_sessions import DECODED_NS
+from nodemgr.edge.host import descriptors
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.kernel.processes import ProcessTable
@@ -419,10 +421,26 @@ def test_many_such_files_are_the_senders_loss(
         world.until(lambda: "BEAT" in world.hub.verbs())
 
 
-def test_answers_carry_descriptors(world: World) -> None:
+def memory() -> IO[bytes]:
+    """A file that may leave the manager."""
+    fd = descriptors.memory("answer", 10)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return os.fdopen(fd, "rb")
+
+
+def test_a_file_of_a_file_system_is_not_sent_and_ends_the_connection(world: World) -> None:
     sock = world.connected()
     session = world.hub.sessions[0]
     with tempfile.TemporaryFile() as file:
+        session.answer("ACK", fds=(file.fileno(),), rid=3)
+        world.until(lambda: not world.server.connections())
+    assert sock.recv(1_200) == b""
+
+
+def test_answers_carry_descriptors(world: World) -> None:
+    sock = world.connected()
+    session = world.hub.sessions[0]
+    with memory() as file:
         session.answer("ACK", fds=(file.fileno(),), rid=3)
         packet, fds, _, _ = socket.recv_fds(sock, 1_200, 4)
         assert decode(packet, Direction.DOWN).fields == {"rid": 3}
@@ -433,11 +451,11 @@ def test_answers_carry_descriptors(world: World) -> None:
 def test_one_who_does_not_read_holds_up_nobody_and_misses_nothing(world: World) -> None:
     sock, other = world.connected(), world.connected()
     session, count = world.hub.sessions[0], 3_000
-    with tempfile.TemporaryFile() as file:
+    with memory() as file:
         number = os.fstat(file.fileno()).st_ino
         for rid in range(count):
             session.answer("ACK", fds=(file.fileno(),) if rid == count - 1 else (), rid=rid)
-    with tempfile.TemporaryFile():  # takes the number that the queued answer named
+    with memory():  # takes the number that the queued answer named
         other.send(BEAT)
         world.until(lambda: world.hub.messages)
         for rid in range(count):

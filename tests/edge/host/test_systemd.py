@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.edge.host import descriptors
 from nodemgr.edge.host.systemd import ServiceManager
 from tests.support.supervisor import Supervisor
 
@@ -76,8 +78,9 @@ def test_the_watchdog_is_patted_twice_as_often_as_it_wants(
 
 def test_what_is_kept_is_kept_once_until_it_is_dropped(supervisor: Supervisor) -> None:
     manager = ServiceManager(supervisor.environment())
-    fd = os.memfd_create("kept")
+    fd = descriptors.memory("kept", 5)
     os.write(fd, b"words")
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     for _ in range(2):
         manager.keep("ledger-alice-7", fd)
     assert supervisor.hear() == "FDSTORE=1\nFDNAME=ledger-alice-7\nFDPOLL=0"
