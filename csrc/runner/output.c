@@ -1,7 +1,7 @@
 /* output.c: the output of a job that the manager has not taken yet; see runner.h.
  *
- * Two parts of one mapping: the beginning, and a ring of the newest. What neither has room for is
- * dropped, so that the job never waits; its place in the stream shows how much it was.
+ * Two parts of one mapping: the beginning, and a ring of the newest. Bytes without
+ * room are dropped, so that the job never waits; the place of later bytes shows how many.
  */
 #include <string.h>
 #include <sys/mman.h>

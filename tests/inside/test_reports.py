@@ -1,4 +1,4 @@
-"""What a container's job prints and how it ends, while managers come, go and are killed.
+"""The output and the end of a container's job, while managers come, go and are killed.
 
 The manager's log of the job has each line once, and its history has each end once.
 """

@@ -16,7 +16,7 @@ from typing import Any
 
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import Transport
-from nodemgr.edge.api.job_logs import LOG_READ_NS
+from nodemgr.edge.api.output_reads import LOG_READ_NS
 from nodemgr.edge.api.release_names import to_release
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.clients.client_sessions import ASK_NS, Session

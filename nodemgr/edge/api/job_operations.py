@@ -41,9 +41,9 @@ from nodemgr.core.views import job_rows
 from nodemgr.edge.api import bulk_actions, forecast_operations
 from nodemgr.edge.api import job_arguments as kinds
 from nodemgr.edge.api.forecast_operations import ForecastOperations
-from nodemgr.edge.api.job_logs import JobLogs
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.job_waits import Waits
+from nodemgr.edge.api.output_reads import OutputReads
 from nodemgr.edge.api.release_names import to_release
 from nodemgr.edge.api.session_hosts import NODE, LaunchHosts
 from nodemgr.edge.api.task_operations import TaskOperations
@@ -171,7 +171,7 @@ class JobOperations:
         self._launch_hosts = launch_hosts
         self.waits = Waits(daemon.state)
         daemon.jobs.on_final.append(self.waits.final)
-        self.logs = JobLogs(daemon)
+        self.logs = OutputReads(daemon)
         self._give_up: dict[int, Callable[[], None]] = {}
         """Cancels the wait of each connection."""
         self._tasks = TaskOperations(daemon)
@@ -732,7 +732,7 @@ class JobOperations:
     # -- logs --
 
     def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any] | Later:
-        """The next piece of a log's output from `offset` on (job_logs.py).
+        """The next piece of a log's output from `offset` on (output_reads.py).
 
         Raises OperationError."""
         job_id, state = given["job"], self._daemon.state

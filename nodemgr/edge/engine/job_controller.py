@@ -91,7 +91,7 @@ def _seen(mask: str | None, gpus: tuple[str, ...]) -> tuple[str, ...]:
         name = entry.strip(" \t")
         if name.isascii() and name.isdigit() and int(name) < len(gpus):
             chosen.append(gpus[int(name)])
-        elif (named := [gpu for gpu in gpus if name and gpu.startswith(name)]):
+        elif named := [gpu for gpu in gpus if name and gpu.startswith(name)]:
             chosen.append(named[0])
         else:
             break
@@ -382,8 +382,8 @@ class Jobs:
             job = self._state.jobs.get(job_id)
             peak_bytes = 0 if job is None else self._peaks.of_task(job.task_id)
             self._engine.submit(replace(ended, peak_bytes=peak_bytes))
-            for tell in self.on_attempt_end:
-                tell(job_id)
+            for notify_end in self.on_attempt_end:
+                notify_end(job_id)
 
         if (
             job is not None

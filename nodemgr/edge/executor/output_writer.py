@@ -1,4 +1,4 @@
-"""Writes what supervisors in containers report into the files of their attempts.
+"""Writes the reports of supervisors in containers into the files of their attempts.
 
 A thread of its own does it, so that a slow disk delays no client.
 

@@ -35,7 +35,7 @@ AttemptName = tuple[str, int]
 
 
 class Handout(NamedTuple):
-    """What a supervisor in a container gets: memory alone (docs/security.md)."""
+    """The answer to a claim in a container: its files are memory (docs/security.md)."""
 
     files: list[int]
     """The order, and the sheet for its output; the caller's to close."""

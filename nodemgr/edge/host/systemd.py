@@ -18,7 +18,8 @@ import socket
 from collections.abc import Callable, MutableMapping
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.edge.host import descriptors, stderr_log
+from nodemgr.edge.host import stderr_log
+from nodemgr.edge.kernel import descriptors
 
 FIRST_FD = 3
 MOST_FDS = 65_536
@@ -54,8 +55,8 @@ class ServiceManager:
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
         ):
             sock.settimeout(SEND_TIMEOUT_S)
-            kept = () if fd is None else (fd,)
-            descriptors.send(sock, message.encode(), kept, self._address)
+            fds = () if fd is None else (fd,)
+            descriptors.send(sock, message.encode(), fds, self._address)
 
     # -- the descriptor store --
 

@@ -46,7 +46,7 @@ class _Reader(NamedTuple):
     reply: Reply
 
 
-class JobLogs:
+class OutputReads:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._growth = Growth(daemon.loop)

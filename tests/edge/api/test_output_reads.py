@@ -19,7 +19,7 @@ import pytest
 
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.log_pieces import PIECE_BYTES
-from nodemgr.edge.api.job_logs import LOG_BYTE_NS
+from nodemgr.edge.api.output_reads import LOG_BYTE_NS
 from nodemgr.edge.rpc import wire
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
