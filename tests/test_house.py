@@ -525,7 +525,7 @@ ROOMS = {
     "edge.kernel": "core.model core.views paths _native",
     "edge.suspension": "edge.host edge.kernel",
     "edge.store": "core.model core.views edge.host edge.kernel",
-    "edge.rpc": "core.model edge.kernel paths _native verbs.presentation ways",
+    "edge.rpc": "core.model edge.host edge.kernel paths _native verbs.presentation ways",
     "edge.admin": "edge.host edge.store edge.rpc",
     "edge.clients": "core.model edge.host edge.kernel edge.rpc _native",
     "edge.ledger": "core.model core.state _native",

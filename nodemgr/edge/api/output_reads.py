@@ -32,7 +32,7 @@ PAUSE_S = 0.25
 """From a log's growth until its readers are answered."""
 PACE_S = 0.002
 """Between the answers to two readers that waited: a thousand readers come back one by one."""
-LOOK_S = 1.0
+UNWATCHED_PAUSE_S = 1.0
 """As PAUSE_S, where the kernel does not report growth."""
 _Log = tuple[str, int]
 """A job and the number of its attempt."""
@@ -147,7 +147,7 @@ class OutputReads:
             return
         try:
             if is_first and not self._growth.when(descriptor, partial(self._grown, log)):
-                self._daemon.loop.call_later(LOOK_S, self._wake, log)
+                self._daemon.loop.call_later(UNWATCHED_PAUSE_S, self._wake, log)
             if os.fstat(descriptor).st_size != reader.offset:
                 self._grown(log)  # before the kernel watched it
         finally:

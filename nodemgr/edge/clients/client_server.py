@@ -42,10 +42,9 @@ from nodemgr.edge.clients.descriptor_filter import (
     refuse_rights,
 )
 from nodemgr.edge.clients.rate_limits import RateLimiter
-from nodemgr.edge.host import stderr_log
+from nodemgr.edge.host import descriptors, stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.loop import SwallowingSelector
-from nodemgr.edge.kernel import descriptors
 from nodemgr.edge.kernel.processes import (
     EXHAUSTED,
     Credentials,

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from nodemgr.core.model.entities import Cause, ProcessKey
 from nodemgr.edge.executor.interface import RunOrder
-from nodemgr.edge.kernel import descriptors
+from nodemgr.edge.host import descriptors
 from nodemgr.edge.kernel.processes import process_key
 from nodemgr.messages import executor
 

@@ -18,8 +18,7 @@ import socket
 from collections.abc import Callable, MutableMapping
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.edge.host import stderr_log
-from nodemgr.edge.kernel import descriptors
+from nodemgr.edge.host import descriptors, stderr_log
 
 FIRST_FD = 3
 MOST_FDS = 65_536

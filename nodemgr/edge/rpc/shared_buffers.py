@@ -17,7 +17,7 @@ import re
 from typing import NamedTuple
 
 from nodemgr.core.model.entities import ConnectionId
-from nodemgr.edge.kernel import descriptors
+from nodemgr.edge.host import descriptors
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.messages import orders as messages
 

@@ -29,9 +29,9 @@ from nodemgr.edge.clients import client_server as module
 from nodemgr.edge.clients import descriptor_filter, socket_access
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.client_sessions import DECODED_NS
+from nodemgr.edge.host import descriptors
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.host.loop import new_loop
-from nodemgr.edge.kernel import descriptors
 from nodemgr.edge.kernel.processes import ProcessTable
 from nodemgr.edge.rpc.wire import Direction, encode
 from tests.edge.hub import StubHub, settle, turn

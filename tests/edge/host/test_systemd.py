@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.edge.host import descriptors
 from nodemgr.edge.host.systemd import ServiceManager
-from nodemgr.edge.kernel import descriptors
 from tests.support.supervisor import Supervisor
 
 OWN = str(os.getpid())

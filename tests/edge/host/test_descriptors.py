@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.kernel import descriptors
+from nodemgr.edge.host import descriptors
 from tests.support.manager import ROOT
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW

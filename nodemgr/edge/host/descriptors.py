@@ -4,7 +4,7 @@ Knows: fstat, seals. Must not know: the receiver.
 
 A descriptor of a file can be opened again for writing through /proc, and turned into a setuid
 program by a process that is its owner, so none of the state or run directory is ever sent. The
-table in docs/security.md lists all that is sent; tests/edge/kernel/test_descriptors.py compares it
+table in docs/security.md lists all that is sent; tests/edge/host/test_descriptors.py compares it
 with the callers.
 """
 
