@@ -567,7 +567,7 @@ ROOMS = {
         "edge.compute edge.gate edge.containers edge.executor edge.engine edge.setup edge.api "
         "edge.web edge.suspension edge.forecast edge.placement",
     "placement":
-        "core.model core.manager core.placement edge.placement",
+        "core.model core.manager core.placement edge.placement ways",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":

@@ -166,7 +166,7 @@ COMMAND_FAILED = Message(NODE, "{command}: {error}", "run that command by hand t
 PAGE_EXTRA = Message(
     WEB,
     "the web page (--web) needs the extra `faces`",
-    "pip install 'nodemgr[faces]'",
+    "{install}",
 )
 UNKNOWN_EVENT = Message(
     COMMAND_LINE,

@@ -19,7 +19,7 @@ from client_plugin.messages.form import (
 CHECK_CLIENT_LIBRARY = Check(
     NODE,
     "client library",
-    "install again where a C compiler is: pip install --force-reinstall nodemgr",
+    "install again where a C compiler is: {install}",
 )
 CHECK_VERSIONS = Check(
     NODE,
@@ -29,12 +29,12 @@ CHECK_VERSIONS = Check(
 CHECK_IMPORT_HOOK = Check(
     NODE,
     "import hook",
-    "install again where a C compiler is: pip install --force-reinstall nodemgr",
+    "install again where a C compiler is: {install}",
 )
 CHECK_EXTENSION = Check(
     NODE,
     "extension",
-    "install again where a C compiler is: pip install --force-reinstall nodemgr",
+    "install again where a C compiler is: {install}",
 )
 SHIM_MISSING = CheckDetail(NODE, "{library} is missing")
 LIBRARY_DOES_NOT_LOAD = CheckDetail(

@@ -72,7 +72,7 @@ BAD_JOB = Message(
 TRAINING_NEEDS_TORCH = Message(
     NODE,
     "the training of placements needs the extra `torch`",
-    "pip install 'nodemgr[torch]'",
+    "{install}",
 )
 ANOTHER_CHECKPOINT = Message(
     COMMAND_LINE,

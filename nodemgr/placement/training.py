@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from client_plugin.messages.form import MessageLine
+from client_plugin.ways import installed
 from nodemgr.edge.placement import weights as weights_file
 from nodemgr.edge.placement.weights import Weights
 from nodemgr.messages import placement as messages
@@ -74,7 +75,8 @@ def need_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise TrainingFault(messages.TRAINING_NEEDS_TORCH()) from None
+        line = messages.TRAINING_NEEDS_TORCH(install=installed.command("torch"))
+        raise TrainingFault(line) from None
 
 
 class Training:

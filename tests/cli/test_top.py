@@ -23,6 +23,7 @@ from client_plugin.verbs.commands import top
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.reading import top_feed
 from tests.cli.conftest import (
+    ROOT,
     WAIT_LIMIT_S,
     EnvStandIn,
     Run,
@@ -140,7 +141,7 @@ def test_without_the_extra_it_is_one_line(nodemgr: Run, monkeypatch: pytest.Monk
     result = nodemgr("top")
     assert result.returncode == 1
     line = one_line(result)
-    assert "pip install 'nodemgr[faces]'" in line
+    assert f"cd {ROOT} && {sys.executable} -m pip install -e '.[faces]'" in line
     assert "nodemgr top --once" in line
 
 

@@ -19,7 +19,7 @@ from client_plugin.messages.form import Check, MessageLine, relayed
 from client_plugin.verbs import INSIDE
 from client_plugin.verbs.arguments.parser import JSON, Said, Verb
 from client_plugin.verbs.presentation import tables
-from client_plugin.ways import locations
+from client_plugin.ways import installed, locations
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Fault
 
@@ -193,7 +193,7 @@ def row_of(row: Check, ok: Optional[bool], detail: MessageLine) -> CheckRow:
         "name": row.what,
         "ok": ok,
         "detail": detail,
-        "cure": row.next if ok is False else None,
+        "cure": row.next.replace("{install}", installed.command()) if ok is False else None,
     }
 
 

@@ -14,7 +14,7 @@ from client_plugin.verbs.picture.model import TopModel
 from client_plugin.verbs.picture.spans import in_ascii, plain
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.reading.top_reading import read
-from client_plugin.ways import choice, terminal
+from client_plugin.ways import choice, installed, terminal
 from client_plugin.ways.faults import Fault
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ def run(said: Said) -> int:
     except ImportError as missing:
         if (missing.name or "").partition(".")[0] not in ("rich", "textual"):
             raise
-        remedy = "pip install textual" if said.inside else "pip install 'nodemgr[faces]'"
+        remedy = "pip install textual" if said.inside else installed.command("faces")
         line = messages.TOP_WITHOUT_FACES(name=missing.name, remedy=remedy)
         raise Fault(line) from None
     from client_plugin.verbs.reading.top_feed import TopFeed
@@ -101,6 +101,6 @@ VERB = Verb(
     text="Shows GPUs, tasks and the queue live, with keys to sort, filter, release, hold, withdraw"
     " and to see a job's output (? shows all keys). An admin sees the node, a user the"
     " environment's part of it.\n\n"
-    "It needs the extra faces (pip install 'nodemgr[faces]') and a terminal; nodemgr top --once"
-    " prints one picture without them.",
+    "It needs the extra faces (pip install '.[faces]' in nodemgr's sources) and a terminal; nodemgr"
+    " top --once prints one picture without them.",
 )  # fmt: skip

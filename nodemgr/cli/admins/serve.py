@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from client_plugin.ways import installed
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr.messages import admins as messages
 
@@ -100,7 +101,7 @@ def command(
     except SettingsError as error:
         raise Fault(error.line, Exit.USAGE) from None
     if settings.web is not None and find_spec("tornado") is None:
-        raise Fault(messages.PAGE_EXTRA(), Exit.USAGE)
+        raise Fault(messages.PAGE_EXTRA(install=installed.command("faces")), Exit.USAGE)
     from nodemgr.edge.service import ServiceFault, serve
 
     try:

@@ -10,7 +10,7 @@ import click
 from client_plugin.messages.form import sentence
 from client_plugin.verbs.presentation import tables, units
 from client_plugin.verbs.presentation.tables import Column
-from client_plugin.ways import choice, locations
+from client_plugin.ways import choice, installed, locations
 from client_plugin.ways.choice import Way, Whom
 from client_plugin.ways.control import may_control
 from client_plugin.ways.faults import Fault
@@ -98,7 +98,7 @@ def page(run_dir: str | None) -> None:
     from importlib.util import find_spec
 
     if find_spec("tornado") is None:
-        raise Fault(messages.PAGE_EXTRA())
+        raise Fault(messages.PAGE_EXTRA(install=installed.command("faces")))
     from nodemgr.edge.page.process import serve_for
 
     sys.exit(serve_for(run_dir or locations.find_run_dir()))

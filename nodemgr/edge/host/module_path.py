@@ -17,7 +17,7 @@ from nodemgr.paths import package_dir
 
 NEEDED = (
     *("_cffi_backend", "click", "psutil", "pynvml", "zmq"),
-    *("prometheus_client", "rich", "textual", "tornado"),  # nodemgr[faces]
+    *("prometheus_client", "rich", "textual", "tornado"),  # the extra `faces`
 )
 """The packages outside the standard library; each may be absent."""
 START = (

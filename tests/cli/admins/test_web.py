@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cli.conftest import ROOT
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 from tests.support.web import Site
@@ -139,5 +140,5 @@ def test_without_the_extra_the_page_is_refused_by_its_name(
         check=False,
     )
     assert refused.returncode != 0
-    assert "pip install 'nodemgr[faces]'" in refused.stderr
+    assert f"cd {ROOT} && {sys.executable} -m pip install -e '.[faces]'" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
