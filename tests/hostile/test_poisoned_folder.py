@@ -81,7 +81,10 @@ def test_programs_that_a_container_runtime_and_users_start_there(
     done = subprocess.run(
         [*words, ROOT / program, "status"], cwd=folder, input="{}", text=True,
         capture_output=True, timeout=WAIT_LIMIT_S, check=False,
-        env={"PATH": "/usr/bin:/bin", "NODEMGR_ENV_DIR": "/nonexistent"},
+        env={
+            "PATH": "/usr/bin:/bin", "NODEMGR_ENV_DIR": "/nonexistent",
+            **dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE"), str(folder)),
+        },
     )  # fmt: skip
     assert done.returncode != 99, done.stderr
     assert not (folder / "ran").exists(), (folder / "ran").read_text()
