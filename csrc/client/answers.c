@@ -11,6 +11,8 @@
 #include "client/session.h"
 
 #define RECEIVE_MOST 32 /* packets before other threads get the lock */
+#define MOST_TRIES 3    /* to take a grant; its GPUs count as held meanwhile */
+#define TRY_AGAIN_NS (500 * NM_MS)
 
 static bool is_answer_to(const struct nm_message *message, enum nm_pending row)
 {
@@ -37,25 +39,28 @@ static void send_back(uint64_t now_ns)
         nm_lost(strerror(errno), now_ns);
 }
 
-/* The grant comes again on the next connection, when there may be room for it. A process that
-   waits for it reports the reason meanwhile. */
+/* The client asks for the grant again, when there may be room for it, and reports the reason
+   meanwhile. It stays on this connection, over which it gives the grant back in the end: the process
+   may be unable to open another one. A lease that is held comes again on the next connection. */
 static void not_installed(bool fresh, uint64_t now_ns)
 {
     char fault[sizeof nm_session.fault], line[NM_LINE_BYTES];
     nm_copy(fault, sizeof fault, nm_session.fault);
-    bool too_late =
-        fresh && nm_session.request.has_wait && now_ns >= nm_session.request.deadline_ns;
-    snprintf(line, sizeof line, too_late ? NM_CANNOT_TAKE : NM_CANNOT_TAKE_YET, fault);
-    if (too_late) {
-        send_back(now_ns);
-        nm_become_refused(line, true);
+    if (!fresh) {
+        nm_lost(fault, now_ns);
         return;
     }
-    nm_lost(fault, now_ns);
-    if (fresh) {
-        nm_session.trying = true;
-        nm_change_state(NM_EVENT_NOT_INSTALLED, line);
+    bool too_late = nm_session.request.has_wait && now_ns >= nm_session.request.deadline_ns,
+         in_vain = ++nm_session.tries >= MOST_TRIES;
+    snprintf(line, sizeof line, too_late || in_vain ? NM_CANNOT_TAKE : NM_CANNOT_TAKE_YET, fault);
+    if (too_late || in_vain) {
+        send_back(now_ns);
+        nm_become_refused(line, too_late);
+        return;
     }
+    nm_session.pending[NM_ACQUIRE].due_ns = now_ns + TRY_AGAIN_NS;
+    nm_session.trying = true;
+    nm_change_state(NM_EVENT_NOT_INSTALLED, line);
 }
 
 static void on_grant(struct nm_packet *packet, uint64_t now_ns)

@@ -420,6 +420,7 @@ void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const
         nm_session.retry_at_ns = nm_session.backoff_ns = 0;
     nm_session.silent_since_ns = nm_now_ns();
     nm_session.refused = nm_session.told_away = nm_session.trying = false;
+    nm_session.tries = 0;
     nm_want(NM_ACQUIRE, nm_fresh_rid());
     nm_change_state(NM_EVENT_REQUESTED, "");
     nm_step();

@@ -75,6 +75,7 @@ struct nm_session {
     _Atomic uint32_t events; /* grows with each change of state, line or polling thread */
     enum nodemgr_state state;
     bool trying;       /* in NO_MANAGER: the client tries again */
+    unsigned tries;    /* of this request, to take its grant */
     bool told_refusal; /* an event that transitions.def does not allow was reported */
     uint32_t changes; /* of state or line */
     char line[NM_LINE_BYTES];

@@ -12,7 +12,7 @@ import pytest
 from nodemgr.edge.clients.descriptor_filter import SO_PASSRIGHTS
 from nodemgr.edge.ledger.native_ledger import SlotState
 from tests.client_c.conftest import Child, Spawn
-from tests.client_c.manager import AFTER_LOSS, Books, Connection, Env, Manager
+from tests.client_c.manager import AFTER_LOSS, Books, Connection, Env, Manager, grant_fields
 from tests.client_c.test_unix import asked, held
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.packets import Packet
@@ -314,16 +314,18 @@ def test_files_that_are_no_ledger_are_refused(manager: Manager, spawn: Spawn, tm
     unsealed = os.memfd_create("usage", os.MFD_ALLOW_SEALING)
     os.truncate(unsealed, os.fstat(usage).st_size)
     plain = os.open(tmp_path / "plain", os.O_RDWR | os.O_CREAT)
+    bad = ((limits, unsealed), (usage, usage), (usage, limits), (plain, plain), (limits, 0))
     client, request = asked(child, manager)
-    for fds in ((limits, unsealed), (usage, usage), (usage, limits), (plain, plain), (limits, 0)):
-        from tests.client_c.manager import grant_fields
-
+    for fds in bad[:2]:  # at the third one, the process gives up
         client.send("GRANT", fds=fds, **grant_fields(request))
-        assert client.closes() == []
-        client = manager.accept()
         client.expect("ACQUIRE")
     client.grant(request, books)
     assert child.answer() == ["HELD", ""]
+    other = spawn()
+    client, request = asked(other, manager)
+    for fds in bad[2:]:
+        client.send("GRANT", fds=fds, **grant_fields(request))
+        client.expect("RELEASE" if fds == bad[-1] else "ACQUIRE")
 
 
 # -- descriptors --
@@ -359,12 +361,23 @@ def test_no_room_for_the_ledgers_descriptors_is_said_and_asks_again(
     request = client.expect("ACQUIRE")
     client.grant(request, Books())
     assert child.answer() == ["NO_MANAGER", NO_ROOM + "; trying again"]
-    assert client.closes() == []
     child.ask("free")
     child.start("until", "HELD")
-    client = manager.accept()
     client.grant(client.expect("ACQUIRE"), Books())
     assert child.answer() == ["HELD", ""]
+
+
+def test_a_grant_that_cannot_be_taken_three_times_goes_back(manager: Manager, spawn: Spawn) -> None:
+    """On one connection: the process may be unable to open another one."""
+    child = spawn()
+    child.ask("fill", 2)
+    child.ask("begin")
+    client = manager.accept()
+    child.start("until", "DENIED")
+    for _ in range(3):
+        client.grant(client.expect("ACQUIRE"), Books())
+    assert child.answer() == ["DENIED", NO_ROOM + "; start the program again with room for it"]
+    client.expect("RELEASE")
 
 
 @WAIT_IN_VAIN

@@ -265,3 +265,32 @@ def test_an_old_driver_has_no_checkpoints(tmp_path: Path, start: StartClient) ->
         assert client.look_up("cuCheckpointProcessLock", 12080)[1:] == [1, None]
         assert client.look_up("cuMemAlloc", 13000)[0] == 0
         assert client.got_version() == 12040
+
+
+def test_a_process_killed_while_it_is_restored_leaves_nothing_to_the_next_owner_of_its_slot(
+    tmp_path: Path, start: StartClient, thread: ThreadPoolExecutor
+) -> None:
+    with simulator.create(tmp_path / "n", 1, 4 * GIB, context_bytes=0, module_bytes=0) as node:
+        helper, target, watcher, heir = start(node), start(node), start(node), start(node)
+        helper.init()
+        target.ready()
+        watcher.init()
+        target.alloc(2 * GIB)
+        while True:
+            suspend(helper, target.pid)
+            restoring = thread.submit(helper.restore_process, target.pid)
+            while node.books()[0].used_bytes == 0 and not restoring.done():
+                pass
+            helper.stop()
+            if watcher.process_state(target.pid) == CHECKPOINTED:
+                break  # within the time that the bus takes
+            helper.resume()
+            restoring.result(WAIT_LIMIT_S)
+            helper.unlock_process(target.pid)
+        target.kill()
+        heir.init()
+        helper.resume()
+        with refused("NOT_INITIALIZED"):
+            restoring.result(WAIT_LIMIT_S)
+        heir.ready()
+        assert heir.alloc(MIB)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_MODELS = 16
 """In one order to the manager, which holds the same bound: a test compares them."""
-SOURCES = {"measured": "measured before"}
+SOURCES = {"measured": "measured before", "carried": "from another model"}
 COLUMNS = (
     Column("GPU", lambda row: row["name"]),
     SizeColumn("MEMORY", lambda row: row["memory_bytes"]),

@@ -42,7 +42,8 @@ VERB = Verb(
     (VerbOption("task", kind=kinds.TASK, repeat=True), *FILTERS, AS_USER, RUN_DIR),
     text="TASK is a task (t17), or a waiting request (r17). The task's processes live on; "
     "their next allocation fails with "
-    "CUDA_ERROR_OUT_OF_MEMORY, and they may ask anew.\n\nAn admin may release any task, "
+    "CUDA_ERROR_OUT_OF_MEMORY, and they may ask anew. A job's task takes the job along: the job is "
+    "withdrawn, and its processes are ended.\n\nAn admin may release any task, "
     "a user those of the environment. A filter "
     "(--name matches the command) takes all that it matches, in one step.",
 )

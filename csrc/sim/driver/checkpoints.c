@@ -55,6 +55,13 @@ static nm_sim_process_state state_of(const nm_sim_node *node, int slot) {
     return (nm_sim_process_state)atomic_load(&node->state->slot_state[slot]);
 }
 
+/* A process that has died meanwhile has left its slot, perhaps to another one: nothing is written. */
+static nm_cu_result changed(const nm_sim_node *node, int slot, nm_sim_process_state before,
+                            nm_sim_process_state after) {
+    return nm_sim_change_process_state(node, slot, before, after) ? NM_CUDA_SUCCESS
+                                                                  : NM_CUDA_ERROR_NOT_INITIALIZED;
+}
+
 static void sleep_ns(uint64_t span_ns) {
     struct timespec span = {.tv_sec = (time_t)(span_ns / 1000000000),
                             .tv_nsec = (long)(span_ns % 1000000000)};
@@ -66,10 +73,11 @@ static void sleep_ns(uint64_t span_ns) {
 
 /* No call and no work is under way, and none can begin. */
 static bool try_to_lock(nm_sim_node *node, int slot) {
-    if (!nm_sim_is_quiet(node, slot)) return false;
-    nm_sim_set_process_state(node, slot, NM_SIM_LOCKED);
+    if (!nm_sim_is_quiet(node, slot) ||
+        !nm_sim_change_process_state(node, slot, NM_SIM_LOCKING, NM_SIM_LOCKED))
+        return false;
     if (nm_sim_is_quiet(node, slot)) return true;
-    nm_sim_set_process_state(node, slot, NM_SIM_LOCKING);
+    nm_sim_change_process_state(node, slot, NM_SIM_LOCKED, NM_SIM_LOCKING);
     return false;
 }
 
@@ -80,11 +88,12 @@ static nm_cu_result lock(nm_sim_node *node, int slot, const void *arguments) {
     uint64_t until_ns = given && given->timeout_ms
                             ? nm_now_ns() + given->timeout_ms * UINT64_C(1000000)
                             : UINT64_MAX;
-    nm_sim_set_process_state(node, slot, NM_SIM_LOCKING);
+    nm_sim_change_process_state(node, slot, NM_SIM_RUNNING, NM_SIM_LOCKING);
     while (!try_to_lock(node, slot)) {
-        bool is_gone = nm_sim_node_owner(node, slot) == 0;
+        bool is_gone =
+            nm_sim_node_owner(node, slot) == 0 || state_of(node, slot) != NM_SIM_LOCKING;
         if (is_gone || nm_now_ns() >= until_ns) {
-            nm_sim_set_process_state(node, slot, NM_SIM_RUNNING);
+            nm_sim_change_process_state(node, slot, NM_SIM_LOCKING, NM_SIM_RUNNING);
             return is_gone ? NM_CUDA_ERROR_NOT_INITIALIZED : NM_CUDA_ERROR_NOT_READY;
         }
         sleep_ns(LOOK_EVERY_NS);
@@ -119,9 +128,9 @@ static nm_cu_result checkpoint(nm_sim_node *node, int slot, const void *argument
     uint64_t began_ns = nm_now_ns();
     if (!has_host_memory(node, slot)) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     take_time(node, slot, began_ns);
+    if (state_of(node, slot) != NM_SIM_LOCKED) return NM_CUDA_ERROR_NOT_INITIALIZED;
     nm_sim_take_out(node, slot);
-    nm_sim_set_process_state(node, slot, NM_SIM_SUSPENDED);
-    return NM_CUDA_SUCCESS;
+    return changed(node, slot, NM_SIM_LOCKED, NM_SIM_SUSPENDED);
 }
 
 static nm_cu_result restore(nm_sim_node *node, int slot, const void *arguments) {
@@ -135,8 +144,7 @@ static nm_cu_result restore(nm_sim_node *node, int slot, const void *arguments) 
         return NM_CUDA_ERROR_OUT_OF_MEMORY;
     }
     take_time(node, slot, began_ns);
-    nm_sim_set_process_state(node, slot, NM_SIM_LOCKED);
-    return NM_CUDA_SUCCESS;
+    return changed(node, slot, NM_SIM_SUSPENDED, NM_SIM_LOCKED);
 }
 
 /* A caller that was killed within a checkpoint may have taken charges away. */
@@ -144,8 +152,7 @@ static nm_cu_result unlock(nm_sim_node *node, int slot, const void *arguments) {
     (void)arguments;
     if (state_of(node, slot) != NM_SIM_LOCKED) return NM_CUDA_ERROR_ILLEGAL_STATE;
     if (!nm_sim_put_back(node, slot)) return NM_CUDA_ERROR_OUT_OF_MEMORY;
-    nm_sim_set_process_state(node, slot, NM_SIM_RUNNING);
-    return NM_CUDA_SUCCESS;
+    return changed(node, slot, NM_SIM_LOCKED, NM_SIM_RUNNING);
 }
 
 /* ---- the calls

@@ -82,10 +82,13 @@ void nm_sim_wait_outside(const nm_sim_node *node) {
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &most, NULL, 0);
 }
 
-void nm_sim_set_process_state(const nm_sim_node *node, int slot, nm_sim_process_state state) {
+bool nm_sim_change_process_state(const nm_sim_node *node, int slot, nm_sim_process_state before,
+                                 nm_sim_process_state after) {
     _Atomic uint32_t *word = &node->state->slot_state[slot];
-    atomic_store(word, state);
+    uint32_t seen = before;
+    if (!atomic_compare_exchange_strong(word, &seen, after)) return false;
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    return true;
 }
 
 bool nm_sim_is_quiet(nm_sim_node *node, int slot) {

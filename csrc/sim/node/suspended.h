@@ -33,7 +33,9 @@ void nm_sim_leave(const nm_sim_node *node);
 /* Sleeps until the state may have changed. */
 void nm_sim_wait_outside(const nm_sim_node *node);
 
-void nm_sim_set_process_state(const nm_sim_node *node, int slot, nm_sim_process_state state);
+/* False: the state is another one by now. */
+bool nm_sim_change_process_state(const nm_sim_node *node, int slot, nm_sim_process_state before,
+                                 nm_sim_process_state after);
 /* No call and no work of the process is under way. */
 bool nm_sim_is_quiet(nm_sim_node *node, int slot);
 

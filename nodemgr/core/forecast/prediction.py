@@ -33,7 +33,7 @@ from nodemgr.core.forecast.roofline import StepEstimate
 from nodemgr.core.forecast.samples import Predicted, Sample, SampleOwner
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import WHOLE_PERCENT, PredictedRun, Quota
-from nodemgr.core.model.values import value
+from nodemgr.core.model.values import replace, value
 
 SCHEMA_VERSION = 1
 NS = 1_000_000_000
@@ -56,6 +56,7 @@ class Source(enum.StrEnum):
 
     MEASURED = "measured"
     LEARNED = "learned"
+    CARRIED = "carried"
     ROOFLINE = "roofline"
     NONE = "none"
 
@@ -133,9 +134,43 @@ NOTHING_KNOWN = Known()
 def predict(
     found: Features, models: Sequence[GpuRates], owner: SampleOwner, known: Known = NOTHING_KNOWN
 ) -> tuple[ModelForecast, ...]:
-    """The prediction set: a forecast for every model ([77])."""
+    """The prediction set: a forecast for every model ([77]).
+
+    Requests compare the times of models. A measured or learned one is never beside an estimate: an
+    estimate gets the factor that the nearest of those models has over its own.
+    """
     pairs = margins.memory_pairs(known.samples)
-    return tuple(_for_model(found, model, owner, known, pairs) for model in models)
+    rows = [(model, _for_model(found, model, owner, known, pairs)) for model in models]
+    better = [pair for pair in rows if pair[1].source in (Source.MEASURED, Source.LEARNED)]
+    return tuple(
+        _carried(found, model, row, better) if better and row.source is Source.ROOFLINE else row
+        for model, row in rows
+    )
+
+
+def _carried(
+    found: Features,
+    model: GpuRates,
+    row: ModelForecast,
+    better: Sequence[tuple[GpuRates, ModelForecast]],
+) -> ModelForecast:
+    """The estimate for a model with the factor of the nearest model, and its relative interval."""
+    near, known = min(better, key=lambda pair: _distance(model, pair[0]))
+    estimate = roofline.estimate(found, near)
+    if estimate is None or row.step_ns is None or known.step_ns is None:
+        return row
+    factor, by = row.step_ns.number / estimate.step_ns, known.step_ns
+    low, high = by.interval or (0.0, 0.0)
+    interval = None if by.interval is None else (low * factor, high * factor)
+    step_ns = PredictedFigure(by.number * factor, interval, Source.CARRIED)
+    return replace(row, step_ns=step_ns, reason=None)
+
+
+def _distance(one: GpuRates, other: GpuRates) -> float:
+    """Between the peaks of two models, in logarithms."""
+    return abs(math.log(one.float32_gflops / other.float32_gflops)) + abs(
+        math.log(one.bandwidth_gb_per_s / other.bandwidth_gb_per_s)
+    )
 
 
 def predict_memory(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from client_plugin.messages.form import stated
 from client_plugin.verbs.presentation.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import administration, leasing
@@ -100,6 +101,14 @@ class TaskOperations:
             raise OperationError(messages.BEING_RESUMED(task=task_id))
         if task.state is TaskState.STALLED:
             raise OperationError(messages.TASK_IS_STALLED(task=task_id))
+        if task_id in state.elastics:
+            raise OperationError(
+                stated(
+                    f"{task_id} is an elastic task, which is never suspended",
+                    "it gives GPUs back while others wait, and nodemgr release ends its lease",
+                    "refused",
+                )
+            )
         members = [state.processes[key] for key in task.processes]
         if not members or any(member.pid is None for member in members):
             raise OperationError(messages.TASK_IS_ELSEWHERE(task=task_id))

@@ -45,6 +45,8 @@ class Member(NamedTuple):
     task_id: str
     granted_percent: int | None
     """None: a plain task."""
+    wants_compute: bool = True
+    """False: its task is suspended or stalled, and waits for something else than compute."""
 
 
 @dataclass(slots=True)
@@ -102,7 +104,7 @@ class Overuse:
         active: set[Uuid] = set()
         for one in readings:
             member = members.get(one.process)
-            if member is not None:
+            if member is not None and member.wants_compute:
                 tasks.setdefault(one.uuid, set()).add(member.task_id)
                 if one.used_ns or one.in_flight or one.waited_ns:
                     active.add(one.uuid)
@@ -215,6 +217,8 @@ def _uses(
         member = members.get(one.process)
         if member is None:
             continue
+        if not member.wants_compute:
+            one = one._replace(in_flight=False, waited_ns=0)
         key = member.task_id, one.uuid
         told = round(100 * one.used_ns / one.elapsed_ns)
         seen = sampled.get((one.process, one.uuid), 0)

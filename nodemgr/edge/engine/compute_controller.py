@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from nodemgr.core.lifecycle import audit
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.effects import SendGrant
-from nodemgr.core.model.entities import Offence, ProcessKey, Uuid
+from nodemgr.core.model.entities import Offence, ProcessKey, Suspension, Uuid
 from nodemgr.core.model.events import ComputeFinding
 from nodemgr.core.sharing import compute_audit
+from nodemgr.core.state import compute
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.compute.launch_gate import SLOTS, LaunchGateError, TurnsFault
 from nodemgr.edge.compute.overuse import Member, Overuse
@@ -165,7 +166,11 @@ class ComputeController:
         """The gated processes that hold leases."""
         state = self._state
         return {
-            process.key: Member(task.task_id, task.granted_percent)
+            process.key: Member(
+                task.task_id,
+                task.granted_percent,
+                compute.computes(task) and task.suspension is Suspension.NONE,
+            )
             for process in state.processes.values()
             if process.key in self.gates and not process.fenced
             if (task := state.tasks.get(process.task_id)) is not None

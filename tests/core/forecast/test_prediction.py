@@ -95,6 +95,21 @@ def test_measured_runs_come_before_the_network() -> None:
     assert found.predicted.utilization_percent == 80
 
 
+def test_a_model_without_runs_gets_the_factor_of_the_nearest_model_with_runs() -> None:
+    """The times of two models are compared: an estimate beside a measured time is too short."""
+    models = [find(A100), find("Tesla T4")]
+    assert None not in models
+    rates = [model for model in models if model is not None]
+    plain = prediction.predict(features(), rates, owner())
+    measured, carried = prediction.predict(features(), rates, owner(), Known((sample(),) * 12))
+    assert (measured.source, carried.source) == (Source.MEASURED, Source.CARRIED)
+    assert carried.reason is None
+    numbers = [row.step_ns.number for row in (*plain, measured, carried) if row.step_ns]
+    assert numbers[3] / numbers[2] == pytest.approx(numbers[1] / numbers[0])
+    assert carried.step_ns is not None
+    assert carried.step_ns.interval == pytest.approx((numbers[3], numbers[3]))
+
+
 def beside(extra_bytes: int, count: int = 3, user: str = "ann", driver: str = "") -> Any:
     """Tasks of other sizes that took so many bytes more than their models."""
     return tuple(

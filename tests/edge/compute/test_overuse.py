@@ -75,6 +75,15 @@ def test_a_short_wait_is_no_complaint() -> None:
     assert not judge.is_paused
 
 
+def test_a_suspended_task_waits_for_its_memory_and_not_for_compute() -> None:
+    overuse, members = Overuse(), {**MEMBERS, WAITER: Member("t2", 0, wants_compute=False)}
+    readings = [reading(GREEDY, 90), reading(WAITER, 0, waited_ns=OVERDUE_NS, in_flight=True)]
+    for _ in range(4):
+        assert not overuse.needs_driver(readings, members)
+        assert overuse.judge(readings, members, {}, [GPU]) == ()
+        assert not overuse.paused
+
+
 def test_a_wait_on_another_gpu_is_no_complaint() -> None:
     judge = Judge()
     judge.sees(reading(GREEDY, 90), reading(WAITER, 0, waited_ns=OVERDUE_NS, uuid="GPU-1"))
