@@ -16,6 +16,7 @@ from client_plugin.ways.locations import is_env_name as is_env_name
 
 SYSTEM_RUN_DIR = Path(locations.SYSTEM_RUN_DIR)
 SYSTEM_STATE_DIR = Path("/var/lib/nodemgr")
+SYSTEM_CLIENT_DIR = Path("/var/lib/nodemgr-client")
 CONTAINER_ENV_DIR = Path(locations.CONTAINER_ENV_DIR)
 """The container's directory of its environment, which a container runtime mounts."""
 CONTAINER_PAYLOAD_DIR = Path("/opt/nodemgr")
@@ -35,6 +36,13 @@ def default_state_dir() -> Path:
         return SYSTEM_STATE_DIR
     state = os.environ.get("XDG_STATE_HOME")
     return Path(state) / "nodemgr" if state else Path.home() / ".local" / "state" / "nodemgr"
+
+
+def client_dir(state_dir: Path) -> Path:
+    """The copies of the client that programs of this node load: open to all, beside the state."""
+    if state_dir == SYSTEM_STATE_DIR:
+        return SYSTEM_CLIENT_DIR
+    return state_dir.with_name(f"{state_dir.name}-client")
 
 
 def find_run_dir() -> Path:

@@ -76,9 +76,9 @@ def payload_dir() -> str:
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
-def client_library() -> str:
+def client_library(payload: Optional[str] = None) -> str:
     """The shim, which is also the client in C."""
-    return os.path.join(payload_dir(), "client_plugin", "_lib", "libnodemgr.so")
+    return os.path.join(payload or payload_dir(), "client_plugin", "_lib", "libnodemgr.so")
 
 
 def preload_entry(payload: Optional[str] = None) -> str:
@@ -89,6 +89,56 @@ def preload_entry(payload: Optional[str] = None) -> str:
     nothing and goes on.
     """
     return os.path.join(payload or payload_dir(), "client_plugin", "_lib", "$LIB", "libnodemgr.so")
+
+
+def hook_entry(payload: Optional[str] = None) -> str:
+    """The hook, as PYTHONPATH names it."""
+    return os.path.join(payload or payload_dir(), "sitecustomize")
+
+
+NOT_LISTABLE = " :$\t\n"
+"""Letters at which ld.so splits or replaces a path in LD_PRELOAD; it knows no quoting."""
+_PRELOADED = re.compile(r"[^ :]*/client_plugin/_lib/\$LIB/libnodemgr\.so[ :]?")
+
+
+def lead(variables: Dict[str, str], name: str, entry: str) -> None:
+    """Put an entry before the user's own entries, which stay unchanged.
+
+    An empty entry means the working directory.
+    """
+    present = variables.get(name)
+    if not present:
+        variables[name] = entry
+    elif present.split(":")[0] != entry:
+        variables[name] = f"{entry}:{present}"
+
+
+def preload(variables: Dict[str, str], payload: str) -> None:
+    """Put the shim of this copy in the place of every other copy's."""
+    present = _PRELOADED.sub("", variables.get("LD_PRELOAD", ""))
+    variables["LD_PRELOAD"] = f"{preload_entry(payload)}:{present}".rstrip(":")
+
+
+def show_hook(variables: Dict[str, str], payload: str) -> None:
+    """The same for the hook."""
+    present = variables.get("PYTHONPATH")
+    others = [
+        part
+        for part in (present.split(":") if present else ())
+        if not (part.endswith("/sitecustomize") and _is_payload(os.path.dirname(part)))
+    ]
+    variables["PYTHONPATH"] = ":".join([hook_entry(payload), *others])
+
+
+def _is_payload(directory: str) -> bool:
+    return os.path.isdir(os.path.join(directory, "client_plugin", "_lib"))
+
+
+def renew_client(variables: Dict[str, str], payload: str) -> None:
+    """Name this copy where another one is named: the copy of a submission may be gone since."""
+    if _PRELOADED.search(variables.get("LD_PRELOAD", "")):
+        preload(variables, payload)
+        show_hook(variables, payload)
 
 
 def around_us() -> str:

@@ -40,7 +40,9 @@ SHIM_MISSING = CheckDetail(NODE, "{library} is missing")
 LIBRARY_DOES_NOT_LOAD = CheckDetail(
     NODE, "{program} with {library} preloaded: exit {exit_code} {error}"
 )
-ENTRY_NOT_FOUND = CheckDetail(NODE, "the dynamic linker of this system finds no library at {entry}")
+ENTRY_NOT_FOUND = CheckDetail(
+    NODE, "the dynamic linker of this system finds no library at {entry}{why}"
+)
 LIBRARY_LOADS = CheckDetail(NODE, "{library} loads into any program")
 LIBRARY_FAULT = CheckDetail(NODE, "a library cannot be used: {error}")
 LIBRARY_OF_OTHER_VERSION = CheckDetail(

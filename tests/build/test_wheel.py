@@ -163,7 +163,7 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    directory = tmp_path_factory.mktemp("installation")
+    directory = tmp_path_factory.mktemp("an installation")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     (site,) = directory.glob("lib/python*/site-packages")
     # The dependencies are this interpreter's; .pth files there do not count.
@@ -211,7 +211,7 @@ def poisoned(tmp_path: Path) -> dict[str, str]:
 def test_the_command_needs_no_variable_of_the_user(
     installation: Installation, poisoned: dict[str, str]
 ) -> None:
-    """Its packages come by a .pth file."""
+    """Its packages come by a .pth file, in a directory with a blank in its name."""
     for words in (["--version"], ["run", "--help"], ["placement", "--help"]):
         result = installation.run("nodemgr", *words, **poisoned)
         assert (result.returncode, result.stderr) == (0, ""), result

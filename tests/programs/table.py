@@ -227,4 +227,9 @@ subprocess.run([sys.executable, "-c", {FIRST_USE!r}], env=dict(os.environ, LD_PR
             "hooked.py": "import sys; print(hasattr(sys.meta_path[0], 'nodemgr'))",
         },
     ),
+    Program(
+        "an upgrade takes the installed client away: programs and their children load a copy",
+        "run -- sh -c 'case $LD_PRELOAD:$PYTHONPATH in *-client/*:*-client/*) echo a copy;; esac'",
+        bare="", ours="a copy",
+    ),
 ]  # fmt: skip

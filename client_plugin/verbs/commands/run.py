@@ -14,6 +14,7 @@ import signal
 import sys
 
 from client_plugin.messages import verbs as messages
+from client_plugin.messages.form import stated
 from client_plugin.messages.ways import MEANWHILE
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
@@ -72,6 +73,16 @@ def run(said: Said) -> int:
         memory_most,
     )
     program, command = programs.program_of(said.command[0]), said.command
+    if programs.joins_server(command):
+        say(
+            stated(
+                f"{command[0]} hands its windows to a server that was started outside of"
+                f" {said.env}, and their programs get no GPUs",
+                f"start a server inside: {command[0]} -L gpu"
+                if command[0].endswith("tmux")
+                else f"start a session inside: {command[0]} -S gpu",
+            )
+        )
     _refuse_early(directory, settings, wish)
     variables = environment(base, directory, settings, wish, program)
     if said.elastic:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import os
+import re
+import socket
 import stat
 import struct
 
@@ -16,7 +18,7 @@ from client_plugin.ways.faults import Exit, Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Optional, Sequence
 
 
 INTERPRETERS = {".sh": "bash", ".py": "python3"}
@@ -94,6 +96,20 @@ def preload(program: str, library: str) -> Preload:
         return _elf(image, library)
     except (OSError, struct.error):
         return Preload.WORKS
+
+
+def joins_server(command: Sequence[str]) -> bool:
+    """Whether tmux or screen hands the command to a server that runs already."""
+    name = os.path.basename(command[0])
+    if name == "screen":
+        return any(re.match("-[A-Za-z]*[rRxD]", word) for word in command[1:])
+    if name != "tmux" or any(word[:2] in ("-L", "-S") for word in command[1:]):
+        return False
+    path = os.path.join(
+        os.environ.get("TMUX_TMPDIR") or "/tmp", f"tmux-{os.geteuid()}", "default"
+    )
+    with socket.socket(socket.AF_UNIX) as server:
+        return server.connect_ex(path) == 0
 
 
 def _image(program: str, path: Optional[str]) -> str:

@@ -215,8 +215,8 @@ def environment(
     variables["NODEMGR_ENV_DIR"] = directory
     variables.update(as_needed(wish, variables), **wish.variables())
     if library_path := settings.get("library_path"):
-        _prepend(variables, "LD_LIBRARY_PATH", library_path)
-    _bring_client(variables, program)
+        locations.lead(variables, "LD_LIBRARY_PATH", library_path)
+    _bring_client(variables, program, settings.get("client", ""))
     return variables
 
 
@@ -292,29 +292,20 @@ def leave_task(variables: Dict[str, str]) -> None:
         del variables[CUDA]
 
 
-def _bring_client(variables: Dict[str, str], program: str) -> None:
-    """The shim, and the hook: a program below may put its own library in the shim's place."""
-    library = locations.client_library()
+def _bring_client(variables: Dict[str, str], program: str, copy: str) -> None:
+    """The shim, and the hook: a program below may put its own library in the shim's place.
+
+    `copy`: the manager's copy of the client, which outlives an upgrade.
+    """
+    payload = copy if copy and os.path.isdir(copy) else locations.payload_dir()
+    library = locations.client_library(payload)
     if not os.path.isfile(library):
         say(messages.LIBRARY_MISSING(library=library))
-    elif any(letter in library for letter in " :\t\n"):
-        # ld.so splits LD_PRELOAD there, and knows no quoting
+    elif any(letter in library for letter in locations.NOT_LISTABLE):
         say(messages.LIBRARY_NOT_LISTABLE(library=library))
     else:
         meeting = preload(program, library)
         if meeting in NOTES:
             say(NOTES[meeting](program=program))
-        _prepend(variables, "LD_PRELOAD", locations.preload_entry())  # its children may take it
-    _prepend(variables, "PYTHONPATH", os.path.join(locations.payload_dir(), "sitecustomize"))
-
-
-def _prepend(variables: Dict[str, str], name: str, entry: str) -> None:
-    """Put an entry before the user's own entries, which stay unchanged.
-
-    An empty entry means the working directory.
-    """
-    present = variables.get(name)
-    if not present:
-        variables[name] = entry
-    elif present.split(":")[0] != entry:
-        variables[name] = f"{entry}:{present}"
+        locations.preload(variables, payload)  # its children may take it
+    locations.show_hook(variables, payload)

@@ -94,7 +94,16 @@ class InstallationCheck(NamedTuple):
     examine: Callable[[Subject], CheckResult | list[dict[str, Any]]]
 
 
-def _child(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+NOBODY = 65_534
+
+
+def _child(
+    command: list[str], as_other: bool = False, /, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`as_other`: as a user without rights, where this one is root."""
+    other: dict[str, Any] = {}
+    if as_other and os.geteuid() == 0:
+        other = {"user": NOBODY, "group": NOBODY, "extra_groups": ()}
     inherited = {
         key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "PYTHONPATH")
     }
@@ -106,6 +115,7 @@ def _child(command: list[str], **variables: str) -> subprocess.CompletedProcess[
         timeout=CHILD_TIMEOUT_S,
         check=False,
         stdin=subprocess.DEVNULL,
+        **other,
     )
 
 
@@ -126,10 +136,32 @@ def client_library(subject: Subject) -> CheckResult:
                 error=tried.stderr.strip(),
             ),
         )
-    entry = locations.preload_entry(str(subject.payload))
-    if subject.library.name not in _child(["/bin/cat", "/proc/self/maps"], LD_PRELOAD=entry).stdout:
-        return CheckResult(False, messages.ENTRY_NOT_FOUND(entry=entry))
-    return CheckResult(True, messages.LIBRARY_LOADS(library=subject.library))
+    copy = None if subject.env_dir is None else _conf(subject).get("client")
+    entry = locations.preload_entry(copy or str(subject.payload))
+    mapped = _child(["/bin/cat", "/proc/self/maps"], copy is not None, LD_PRELOAD=entry)
+    if subject.library.name not in mapped.stdout:
+        return CheckResult(False, messages.ENTRY_NOT_FOUND(entry=entry, why=_hindrance(entry)))
+    return CheckResult(True, messages.LIBRARY_LOADS(library=entry if copy else subject.library))
+
+
+def _conf(subject: Subject) -> Mapping[str, str]:
+    try:
+        return {} if subject.env_dir is None else locations.read_conf(subject.env_dir)
+    except OSError:
+        return {}
+
+
+def _hindrance(entry: str) -> str:
+    """After a colon, a reason why a library cannot be mapped; empty: none shows."""
+    directory = entry.partition("/client_plugin/")[0]
+    try:
+        if os.statvfs(directory).f_flag & os.ST_NOEXEC:
+            return ": its file system is mounted noexec"
+        if Path("/sys/fs/selinux/enforce").read_text() == "1":
+            return f": SELinux may deny it (restorecon -R {directory})"
+    except OSError:
+        pass
+    return ""
 
 
 def versions(subject: Subject) -> CheckResult:

@@ -12,6 +12,8 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.manager import State
@@ -29,6 +31,7 @@ from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.connection_report import Crowd
 from nodemgr.edge.clients.udp import UdpServer
 from nodemgr.edge.compute import mps
+from nodemgr.edge.containers import payload
 from nodemgr.edge.containers.cdi_files import Containers
 from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.client_hub import ClientHub
@@ -243,6 +246,7 @@ class ManagerParts:
             udp,
             lambda: "" if udp is None else udp_address(settings, udp),
             settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None,
+            self._client,
             sizes.told_bytes,
             containers,
             gate,
@@ -264,8 +268,13 @@ class ManagerParts:
                 settings.job_logs_days,
                 lambda job_id: job_id in state.jobs,
             ),
+            self._client,
             sink,
         )
+
+    @cached_property
+    def _client(self) -> Path | None:
+        return payload.for_programs(self._base.settings.state_dir)
 
     def _executor(self, listener: ExecutorListener) -> ResourceFactory:
         base, jobs = self._base, self._state.jobs

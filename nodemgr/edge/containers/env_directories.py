@@ -48,13 +48,14 @@ class Envs:
         udp: UdpServer | None,
         udp_address: Callable[[], str],
         library_directory: Path | None,
+        client: Path | None,
         context_bytes: Callable[[str], int],
         containers: Containers,
         gate: Gate | None,
     ) -> None:
         """`library_directory`: the simulated driver's, which clients find first.
 
-        None on a real node.
+        None on a real node. `client`: the copy of the client that programs load, or None.
         """
         self._state = state
         self._dirs = dirs
@@ -62,6 +63,7 @@ class Envs:
         self._udp = udp
         self._udp_address = udp_address
         self._library_directory = library_directory
+        self._client = client
         self._context_bytes = context_bytes
         self.containers = containers
         self._gate = gate
@@ -157,6 +159,7 @@ class Envs:
             "gate": 1 if quota.is_gated else None,
             "progress": 1 if quota.has_shares else None,
             "memory_per_gpu": quota.memory_per_gpu_bytes,
+            "client": None if self._client is None else str(self._client),
             "library_path": (
                 None if self._library_directory is None else str(self._library_directory)
             ),

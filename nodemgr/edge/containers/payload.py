@@ -1,15 +1,16 @@
-"""The client for containers: a copy of the installed one.
+"""Copies of the installed client, for containers and for programs of this node.
 
-A running container keeps the copy that it was started with.
+A running container, and a running program with its children, keep the copy that they began with.
 
 Knows: the directories of the client, and that an upgrade removes the installed ones: a mount of
 them is empty from then on, and every program of a running container would continue without the
-client. Must not know: the places where the copy is mounted.
+client. Must not know: the places where a copy is mounted or named.
 
-It lies beside the store, not in the run directory: /run may be mounted noexec, and a container that
-starts before the manager finds it after a boot. An earlier copy is removed when the kernel shows no
-mount of it in any process's view of the file system. The copy before this one is never removed: a
-container may be starting with it at this moment.
+They lie beside the store, not in the run directory: /run may be mounted noexec, and a container
+that starts before the manager finds its copy after a boot. An earlier copy for containers is
+removed when the kernel shows no mount of it in any process's view of the file system; the copy
+before this one never, since a container may be starting with it at this moment. An earlier copy for
+programs is removed after a boot: until then a program may name it to its children.
 """
 
 from __future__ import annotations
@@ -21,8 +22,13 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
+from client_plugin.messages.form import stated
+from client_plugin.ways.locations import NOT_LISTABLE
+from client_plugin.ways.locations import renew_client as renew_client
+from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import make_open
 from nodemgr.edge.kernel.process_locations import container_in
+from nodemgr.paths import client_dir, payload_dir
 
 PARTS = ("client_plugin", "sitecustomize")
 CLIENT_DIR = "client"
@@ -30,6 +36,7 @@ CURRENT = "current"
 NAME_DIGITS = 16
 _NAME = re.compile(f"[0-9a-f]{{{NAME_DIGITS}}}")
 CACHE = "__pycache__"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def current(state_dir: Path) -> Path:
@@ -50,6 +57,48 @@ def place(source: Path, state_dir: Path) -> None:
     before = link.readlink().name if link.is_symlink() else copy.name
     _point(link, copy.name)
     _remove_unused(link.parent, {copy.name, before})
+
+
+def for_programs(state_dir: Path) -> Path | None:
+    """The copy of the client for this node's programs; None: they load the installed one."""
+    directory = client_dir(state_dir)
+    try:
+        if any(letter in str(directory) for letter in NOT_LISTABLE):
+            raise OSError(f"no path with a blank, ':' or '$' can be preloaded: {directory}")
+        return place_for_programs(payload_dir(), directory)
+    except OSError as error:
+        stderr_log.say(
+            stated(
+                f"programs load the installed client, which an upgrade takes away: {error}",
+                "see state_dir in the settings, and run nodemgr setup again",
+            )
+        )
+        return None
+
+
+def place_for_programs(source: Path, directory: Path) -> Path:
+    """Returns the copy of `source` in `directory`, by content. Raises OSError."""
+    make_open(directory)
+    copy = directory / _version(source)
+    if not copy.is_dir():
+        _copy(source, copy)
+    boot = BOOT_ID.read_text()
+    _boot_of(copy).write_text(boot)
+    for other in directory.iterdir():
+        if (
+            _NAME.fullmatch(other.name)
+            and other != copy
+            and _boot_of(other).exists()
+            and _boot_of(other).read_text() != boot
+        ):
+            shutil.rmtree(other, ignore_errors=True)
+            _boot_of(other).unlink()
+    return copy
+
+
+def _boot_of(copy: Path) -> Path:
+    """The file with the last boot in which this copy was current."""
+    return copy.with_name(f"{copy.name}.boot")
 
 
 def _files(source: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.core.manager import State
@@ -20,6 +21,7 @@ from nodemgr.core.model.encoding import EncodingError
 from nodemgr.core.model.entities import UNDER_WAY, Cause, Job, JobState
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import launch_hosts
+from nodemgr.edge.containers.payload import renew_client
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
 from nodemgr.edge.executor.log_retention import MOST_JOBS, LogRetention
@@ -54,18 +56,24 @@ class JobPorts:
     executor: Callable[[ExecutorListener], ResourceFactory]
     """Called once, with the listener of the executor's reports."""
     retention: Callable[[ResourceFactory], LogRetention]
+    client: Path | None = None
+    """The present copy of the client: jobs of this node load it."""
     sink: Sink = no_sink
     """Receives the status and the log tail of each attempt that ends."""
 
 
-def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...]:
+def environ(
+    submitted: Iterable[str], start: effects.StartJob, client: Path | None = None
+) -> tuple[str, ...]:
     """The job's variables and the submitter's, without those of the submitter's lease or job.
 
     The job sees its lease's GPUs before anything uses CUDA, as `sh` and torchrun expect it; an
     elastic job's processes get their own from its leader. A CUDA_VISIBLE_DEVICES that was given
-    for the job itself is a choice among them.
+    for the job itself is a choice among them. On this node it loads the present `client`.
     """
     variables = dict(entry.partition("=")[::2] for entry in submitted)
+    if client is not None and not start.run.place:
+        renew_client(variables, str(client))
     visible = variables.pop(VISIBLE, None)
     if visible is not None and variables.get(CUDA) == visible:
         del variables[CUDA]
@@ -165,6 +173,7 @@ class Jobs:
         self.on_attempt_end: list[Callable[[str], None]] = []
         """Called with the job of each attempt that has ended."""
         self._sink = ports.sink
+        self._client = ports.client
         self.factory = ports.executor(self)
         self._log_retention = ports.retention(self.factory)
 
@@ -206,7 +215,7 @@ class Jobs:
             umask=spec.umask,
             argv=payload.argv,
             cwd=payload.cwd,
-            environ=environ(payload.environ, effect),
+            environ=environ(payload.environ, effect, self._client),
         )
         self.orders_given += 1
         try:

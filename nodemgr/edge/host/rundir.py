@@ -228,12 +228,12 @@ class EnvDirs:
     def write(self, env: str, conf: Mapping[str, str | int | None]) -> None:
         """Makes or refreshes the directories; OSError where the disk refuses.
 
-        In a container the linker finds a simulated driver by itself: no `library_path` there.
+        In a container the linker finds a simulated driver by itself, and the client is mounted.
         """
         here = {"env": env, "address": f"unix:{SOCKET_NAME}", **conf}
         for directory, said in (
             (env_dir(self._run_dir, env), here),
-            (container_dir(self._run_dir, env), here | {"library_path": None}),
+            (container_dir(self._run_dir, env), here | {"library_path": None, "client": None}),
         ):
             directory.mkdir(mode=0o755, exist_ok=True)
             directory.chmod(0o755)

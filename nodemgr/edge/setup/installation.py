@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.core.views import cdi
 from nodemgr.edge.executor.launcher import PROGRAM as SUPERVISOR
 from nodemgr.edge.executor.launcher import SERVICE as JOBS_UNIT
@@ -37,7 +37,7 @@ from nodemgr.edge.setup.settings import SYSTEM_CONFIG_FILE
 from nodemgr.edge.setup.settings_reference import PLAIN
 from nodemgr.messages import setup as messages
 from nodemgr.messages.admins import COMMAND_FAILED
-from nodemgr.paths import SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
+from nodemgr.paths import SYSTEM_CLIENT_DIR, SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
 
 GROUP = PLAIN.group
 UNIT = "nodemgr.service"
@@ -402,6 +402,7 @@ STEPS: tuple[Step, ...] = (
     SystemGroup(PAGE_GROUP, messages.GROUP_OF_PAGE()),
     InstalledFile(SYSTEM_CONFIG_FILE, config_template, messages.SETTINGS_FILE()),
     Directory(SYSTEM_STATE_DIR, 0o700, messages.STATE_DIRECTORY(), stays=True),
+    Directory(SYSTEM_CLIENT_DIR, 0o755, relayed("the client that programs load"), stays=True),
     Directory(CDI_DIR, 0o755, messages.DEVICES_DIRECTORY()),
     *UNIT_FILES,
     Traces(),

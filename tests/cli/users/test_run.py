@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client_plugin.verbs.commands import run as run_verb
+from client_plugin.verbs.launch import programs
 from client_plugin.verbs.launch.surroundings import Wish, environment
 from client_plugin.ways import locations
 from client_plugin.ways.locations import client_library, preload_entry
@@ -191,6 +194,53 @@ def test_a_program_that_takes_no_shim(
     assert note in capsys.readouterr().err
     assert variables["LD_PRELOAD"] == preload_entry(), "programs that it starts may take it"
     assert variables["PYTHONPATH"].endswith("/sitecustomize"), "and the hook alone, if need be"
+
+
+@pytest.mark.parametrize(
+    ("command", "joins"),
+    [
+        (["tmux", "new"], True),
+        (["/usr/bin/tmux"], True),
+        (["tmux", "-L", "gpu"], False),
+        (["screen"], False),
+        (["screen", "-dR", "work"], True),
+        (["python", "-r"], False),
+    ],
+)
+def test_a_server_that_runs_outside_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, short_directory: Path, command: list[str], joins: bool
+) -> None:
+    monkeypatch.setenv("TMUX_TMPDIR", str(short_directory))
+    assert not programs.joins_server(["tmux"]), "none runs"
+    (short_directory / f"tmux-{os.geteuid()}").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(short_directory / f"tmux-{os.geteuid()}" / "default"))
+        server.listen()
+        assert programs.joins_server(command) is joins
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+# -- the copy of the client
+
+
+def test_the_manager_s_copy_takes_the_place_of_another(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        library = tmp_path / name / "client_plugin" / "_lib" / "libnodemgr.so"
+        library.parent.mkdir(parents=True)
+        library.touch()
+    before = made(settings={"client": str(tmp_path / "old")})
+    before["LD_PRELOAD"] += ":libjemalloc.so.2"
+    before["PYTHONPATH"] += ":/mine/sitecustomize:"
+    after = made(before, {"client": str(tmp_path / "new")})
+    assert after["LD_PRELOAD"] == f"{preload_entry(str(tmp_path / 'new'))}:libjemalloc.so.2"
+    assert after["PYTHONPATH"] == f"{tmp_path}/new/sitecustomize:/mine/sitecustomize:"
+    gone = made(settings={"client": str(tmp_path / "gone")})
+    assert gone["LD_PRELOAD"] == preload_entry()
 
 
 # -- what is refused before

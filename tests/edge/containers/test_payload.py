@@ -140,3 +140,43 @@ def test_where_mounts_cannot_be_known_every_copy_stays(
     assert payload._all_mounts(tmp_path / "proc") is None
     monkeypatch.setattr(payload, "_all_mounts", lambda: None)
     assert all(copy.exists() for copy in [upgraded(source, tmp_path) for _ in range(4)])
+
+
+def test_a_copy_for_programs_stays_until_a_boot_in_which_it_is_not_current(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = tmp_path / "boot_id"
+    boot.write_text("1")
+    monkeypatch.setattr(payload, "BOOT_ID", boot)
+    first = payload.place_for_programs(source, tmp_path / "client")
+    assert payload.place_for_programs(source, tmp_path / "client") == first
+    (source / "client_plugin" / "code.py").write_text("another")
+    second = payload.place_for_programs(source, tmp_path / "client")
+    assert (first / "client_plugin" / "code.py").read_text() == "client_plugin"
+    boot.write_text("2")
+    assert payload.place_for_programs(source, tmp_path / "client") == second
+    assert not first.exists()
+    assert second.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_directory_that_cannot_be_preloaded_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert payload.for_programs(tmp_path / "my state") is None
+    assert "my state-client" in capsys.readouterr().err
+    assert not (tmp_path / "my state-client").exists()
+
+
+def test_a_job_that_waited_over_an_upgrade_loads_the_present_copy(tmp_path: Path) -> None:
+    (tmp_path / "client_plugin" / "_lib").mkdir(parents=True)
+    variables = {
+        "LD_PRELOAD": "/gone/client_plugin/_lib/$LIB/libnodemgr.so:libjemalloc.so.2",
+        "PYTHONPATH": "/mine",
+    }
+    payload.renew_client(variables, str(tmp_path))
+    assert variables == {
+        "LD_PRELOAD": f"{tmp_path}/client_plugin/_lib/$LIB/libnodemgr.so:libjemalloc.so.2",
+        "PYTHONPATH": f"{tmp_path}/sitecustomize:/mine",
+    }
+    payload.renew_client(bare := {"PATH": "/bin"}, str(tmp_path))
+    assert bare == {"PATH": "/bin"}
