@@ -48,7 +48,7 @@ from setuptools.command.build_py import build_py
 from client_plugin.messages.form import Message
 from csrc import toolchain
 from csrc.sim import build as simulator
-from csrc.toolchain import CSRC, Unit, compiler
+from csrc.toolchain import CSRC, TranslationUnit, compiler
 
 ROOT = CSRC.parent
 
@@ -129,12 +129,12 @@ def sources_of(artifact: str, csrc: Path = CSRC) -> list[Path]:
     return [path for room in ROOMS[artifact] for path in sorted((csrc / room).glob("*.c"))]
 
 
-def units(csrc: Path = CSRC) -> list[Unit]:
+def units(csrc: Path = CSRC) -> list[TranslationUnit]:
     """All sources of ROOMS, each once. An include names its room: "room/file.h"."""
     sources = dict.fromkeys(path for artifact in ROOMS for path in sources_of(artifact, csrc))
     flags = (*CFLAGS, f"-I{csrc}")
     return [
-        Unit(path, (*flags, *HARDENING) if path.parent.name in HARDENED_ROOMS else flags)
+        TranslationUnit(path, (*flags, *HARDENING) if path.parent.name in HARDENED_ROOMS else flags)
         for path in sources
     ]
 
@@ -305,7 +305,9 @@ class BuildExt(build_ext):
         with tempfile.TemporaryDirectory() as directory:
             native = Path(directory, "_native.c")
             write_native(native)
-            compiled = toolchain.compile_all([Unit(native, NATIVE_FLAGS), *units()], native.parent)
+            compiled = toolchain.compile_all(
+                [TranslationUnit(native, NATIVE_FLAGS), *units()], native.parent
+            )
             objects = {
                 artifact: [compiled[source] for source in sources_of(artifact)]
                 for artifact in ROOMS

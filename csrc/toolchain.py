@@ -136,7 +136,7 @@ def run(command: list[str]) -> None:
         )
 
 
-class Unit(NamedTuple):
+class TranslationUnit(NamedTuple):
     """One file of C and its flags."""
 
     source: Path
@@ -147,10 +147,10 @@ class Unit(NamedTuple):
         return f"{self.source.parent.name}-{self.source.stem}.o"
 
 
-def compile_all(units: list[Unit], objects: Path, *flags: str) -> dict[Path, str]:
+def compile_all(units: list[TranslationUnit], objects: Path, *flags: str) -> dict[Path, str]:
     """Source -> object in the directory `objects`, by as many compilers as there are processors."""
 
-    def compile_one(unit: Unit) -> str:
+    def compile_one(unit: TranslationUnit) -> str:
         output = str(objects / unit.name)
         more = shlex.split(os.environ.get(MORE_FLAGS, ""))
         run([*compiler(), *unit.flags, *flags, *more, "-c", str(unit.source), "-o", output])

@@ -125,8 +125,8 @@ def give_up_rights() -> None:
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
     sets = (ctypes.c_uint32 * 6)()
     check(_libc.capget(header, sets))
-    kept = 1 << CAP_DAC_OVERRIDE
-    effective, permitted = sets[0] & kept, sets[1] & kept
+    right = 1 << CAP_DAC_OVERRIDE
+    effective, permitted = sets[0] & right, sets[1] & right
     check(_libc.capset(header, (ctypes.c_uint32 * 6)(effective, permitted, 0, 0, 0, 0)))
 
 

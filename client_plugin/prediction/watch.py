@@ -162,8 +162,8 @@ def _keep(order: WatchOrder, scratch: str, writing: int, parent: int) -> None:
             confinement.end_with_parent(signal.SIGKILL)
             _end_if(bool(select.select([lives], [], [], 0)[0]))  # its parent has no PID here
             os.close(lives)
-            places = order.variables.get("PATH", "").split(":")
-            needed = [os.path.dirname(order.program), *filter(None, places)]
+            searched = order.variables.get("PATH", "").split(":")
+            needed = [os.path.dirname(order.program), *filter(None, searched)]
             layers = confinement.confine(scratch, roots, hidden, needed)
             told = _run(order, scratch, layers)
         code = 0

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from csrc import toolchain
-from csrc.toolchain import CSRC, Unit
+from csrc.toolchain import CSRC, TranslationUnit
 
 HERE = CSRC / "sim"
 
@@ -86,12 +86,12 @@ def sources_of(library: str, generated: Path) -> list[Path]:
     return [*stubs, *sources]
 
 
-def units(generated: Path) -> list[Unit]:
+def units(generated: Path) -> list[TranslationUnit]:
     """All sources, each once; writes the generated ones."""
     for library, text_of in GENERATED.items():
         (generated / f"{library}.c").write_text(text_of())
     sources = dict.fromkeys(path for name in ROOMS for path in sources_of(name, generated))
-    return [Unit(path, CFLAGS) for path in sources]
+    return [TranslationUnit(path, CFLAGS) for path in sources]
 
 
 def build(output_directory: Path) -> list[Path]:

@@ -169,7 +169,7 @@ def test_a_warning_fails_no_user_s_build(noted: list[list[str]]) -> None:
 def test_a_developer_s_flags_come_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "a.c"
     source.write_text("static int unused;\n")
-    unit = toolchain.Unit(source, ("-Wall",))
+    unit = toolchain.TranslationUnit(source, ("-Wall",))
     monkeypatch.delenv(toolchain.MORE_FLAGS, raising=False)
     assert toolchain.compile_all([unit], tmp_path).keys() == {source}
     monkeypatch.setenv(toolchain.MORE_FLAGS, "-Werror")

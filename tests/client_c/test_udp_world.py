@@ -285,6 +285,7 @@ class World:
             refresh=lambda _: None,
             can_limit=False,
             may_enter=lambda *_: True,
+            uncharged_bytes=lambda *_: 0,
         )
         factory: Any = SimpleNamespace(job_of=lambda _: None)
         selector: Any = SimpleNamespace(swallow=lambda *_: None)

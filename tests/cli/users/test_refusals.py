@@ -17,7 +17,7 @@ from tests.support.manager import ROOT, Manager
 
 NOT_TYPED = {
     "before", "by", "cwd", "environ", "features", "key", "leader", "limit", "models", "offset",
-    "order", "since", "umask", "until_wall_ns", "user", "variables",
+    "order", "since", "umask", "until_wall_ns", "user", "variables", "wait",
 }  # fmt: skip
 """Arguments that the verbs fill in by themselves, or give to no user."""
 VERBS = sorted(
