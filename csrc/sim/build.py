@@ -18,7 +18,7 @@ from csrc.toolchain import CSRC, TranslationUnit
 
 HERE = CSRC / "sim"
 
-CFLAGS = (*toolchain.FLAGS, "-O1", f"-I{CSRC}")  # -O2 is twice the work of the compiler
+CFLAGS = (*toolchain.FLAGS, "-O1", f"-I{CSRC}")  # by -O2, bench/shim_calls.py measures the same
 # References of a library to its own entry points stay inside it, even if another library exports
 # the same names (a preloaded shim does). It is never unloaded, because a closed descriptor would
 # drop its process's lock on the node.
