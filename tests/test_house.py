@@ -649,7 +649,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/executor/local.py": "tests/supervisor/test_supervisor.py",
     "nodemgr/edge/executor/orphans.py": "tests/supervisor/test_deaths.py",
     "nodemgr/edge/api/idle_watch.py": "tests/node/test_suspension.py",
-    "nodemgr/edge/api/task_operations.py": "tests/node/test_suspension.py",
     "nodemgr/edge/engine/suspension_controller.py": "tests/node/test_suspension.py",
     "nodemgr/edge/forecast/process.py": "tests/edge/forecast/test_trainer.py",
     "nodemgr/edge/suspension/process.py": "tests/edge/suspension/test_suspender.py",

@@ -237,6 +237,12 @@ int nm_launch_await_memory(void)
     return gate != NULL ? nm_turn_await_memory(gate) : SUCCESS;
 }
 
+bool nm_launch_is_suspended(void)
+{
+    struct nm_gpu_gate *gate = gate_of_use();
+    return gate != NULL && nm_turn_is_suspended(gate);
+}
+
 int nm_launch_begin_copy(void)
 {
     struct nm_gpu_gate *gate = gate_of_use();

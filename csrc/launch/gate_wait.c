@@ -178,6 +178,11 @@ int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns)
     return await(gate, estimate_ns, true);
 }
 
+bool nm_turn_is_suspended(const struct nm_gpu_gate *gate)
+{
+    return ask_memory(gate) == NM_WAIT_SUSPENDED;
+}
+
 int nm_turn_await_memory(struct nm_gpu_gate *gate)
 {
     return ask_memory(gate) == NM_PASS ? NM_CUDA_SUCCESS : await(gate, 0, false);

@@ -195,6 +195,7 @@ uint64_t nm_turn_urgent_bits(const struct nm_gpu_gate *gate);
 int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns);
 /* While the process is suspended. */
 int nm_turn_await_memory(struct nm_gpu_gate *gate);
+bool nm_turn_is_suspended(const struct nm_gpu_gate *gate);
 
 /* -- keeper.c -- */
 void nm_keeper_wake(void);

@@ -54,7 +54,9 @@ int nm_launch_after_wait(int result);
    suspended. The process asks for its memory and waits, as in the gate: CUDA_SUCCESS, or the error
    with which the caller ends, after Ctrl-C. */
 int nm_launch_await_memory(void);
-/* The same for a copy, which shows that the process is not idle. */
+/* Whether it is suspended now: the driver would hold any call. */
+bool nm_launch_is_suspended(void);
+/* As nm_launch_await_memory, for a copy, which shows that the process is not idle. */
 int nm_launch_begin_copy(void);
 /* Before a context ends: its events end with it. */
 void nm_launch_forget_events(void);

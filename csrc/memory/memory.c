@@ -123,6 +123,9 @@ static inline int settle_free(int result, struct nm_block *block)
 int nm_hook_cuMemFree_v2(nm_cu_deviceptr address)
 {
     struct nm_block block;
+    int awaited = nm_launch_await_memory();
+    if (awaited != SUCCESS)
+        return awaited;
     if (!nm_block_take(NM_BLOCK_LINEAR, address, &block))
         return nm_real_cuMemFree_v2(address);
     return settle_free(nm_real_cuMemFree_v2(address), &block);
@@ -131,6 +134,9 @@ int nm_hook_cuMemFree_v2(nm_cu_deviceptr address)
 int nm_hook_cuMemFree(unsigned address)
 {
     struct nm_block block;
+    int awaited = nm_launch_await_memory();
+    if (awaited != SUCCESS)
+        return awaited;
     if (!nm_block_take(NM_BLOCK_LINEAR, address, &block))
         return nm_real_cuMemFree(address);
     return settle_free(nm_real_cuMemFree(address), &block);
@@ -276,6 +282,9 @@ int nm_hook_cuMipmappedArrayCreate(nm_cu_mipmapped_array *array, const nm_cu_arr
 int nm_hook_cuArrayDestroy(nm_cu_array array)
 {
     struct nm_block block;
+    int awaited = nm_launch_await_memory();
+    if (awaited != SUCCESS)
+        return awaited;
     if (!nm_block_take(NM_BLOCK_ARRAY, (uintptr_t)array, &block))
         return nm_real_cuArrayDestroy(array);
     return settle_free(nm_real_cuArrayDestroy(array), &block);
@@ -284,6 +293,9 @@ int nm_hook_cuArrayDestroy(nm_cu_array array)
 int nm_hook_cuMipmappedArrayDestroy(nm_cu_mipmapped_array array)
 {
     struct nm_block block;
+    int awaited = nm_launch_await_memory();
+    if (awaited != SUCCESS)
+        return awaited;
     if (!nm_block_take(NM_BLOCK_ARRAY, (uintptr_t)array, &block))
         return nm_real_cuMipmappedArrayDestroy(array);
     return settle_free(nm_real_cuMipmappedArrayDestroy(array), &block);
@@ -302,6 +314,11 @@ static inline int memory_info(uint64_t *free, uint64_t *total)
 {
     size_t driver_free = 0, driver_total = 0;
     struct nm_figures figures;
+    if (nm_launch_is_suspended() && nm_figures_here(&figures)) {
+        *total = figures.total_bytes;
+        *free = figures.total_bytes - figures.used_bytes;
+        return SUCCESS;
+    }
     int result = nm_real_cuMemGetInfo_v2(&driver_free, &driver_total);
     *free = driver_free;
     *total = driver_total;

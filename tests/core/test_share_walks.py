@@ -140,6 +140,24 @@ class Shared:
         healthy = [gpu for gpu in node.state.gpus.values() if gpu.index not in self.lost]
         self.node.gpus_are(healthy)
 
+    def drain_or_resume(self, dice: random.Random) -> None:
+        index = dice.randrange(3)
+        if self.node.state.gpus[f"GPU-{index}"].drained:
+            self.node.undrains(index)
+        else:
+            self.node.drains(index)
+
+    def hold_or_free(self, dice: random.Random) -> None:
+        job_id = dice.choice(self.outside_queue() + self.node.queued_jobs())
+        if job_id in self.outside_queue():
+            self.node.frees(job_id)
+        else:
+            self.node.holds(job_id)
+
+    def outside_queue(self) -> list[str]:
+        jobs = self.node.state.jobs.values()
+        return sorted(job.job_id for job in jobs if job.state in (JobState.HELD, JobState.PAUSED))
+
     def release_task(self, dice: random.Random) -> None:
         self.node.admin_releases(dice.choice(sorted(self.node.state.tasks)))
 
@@ -207,6 +225,8 @@ RULES: tuple[Rule[Shared], ...] = (
     (3, Shared.set_quota, lambda _: True),
     (9, Shared.suspend_or_resume, lambda walked: walked.node.state.tasks),
     (2, Shared.lose_or_restore, lambda _: True),
+    (4, Shared.drain_or_resume, lambda _: True),
+    (3, Shared.hold_or_free, lambda each: each.outside_queue() + each.node.queued_jobs()),
     (2, Shared.release_task, lambda walked: walked.node.state.tasks),
     (2, lambda walked, _: walked.node.restart(), lambda _: True),
 )

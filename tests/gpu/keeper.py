@@ -29,6 +29,14 @@ if "Shared" in sys.argv[2]:
     codes[-1] |= cuda.cuIpcGetMemHandle(ctypes.create_string_buffer(64), pointer)
 print(*codes, flush=True)
 for line in sys.stdin:
+    if line == "free\\n":
+        print("freed", cuda.cuMemFree_v2(pointer), flush=True)
+        continue
+    if line == "info\\n":
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        code = cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        print("info", code, total.value - free.value, flush=True)
+        continue
     code = cuda.cuMemcpyDtoH_v2(back, pointer, ctypes.c_size_t(len(data)))
     print("same" if (code, back.raw) == (0, data) else f"differs {code}", flush=True)
 """
@@ -53,9 +61,9 @@ def keeper(
     return program
 
 
-def ask(program: subprocess.Popen[str]) -> None:
+def ask(program: subprocess.Popen[str], what: str = "check") -> None:
     assert program.stdin is not None
-    program.stdin.write("check\n")
+    program.stdin.write(f"{what}\n")
     program.stdin.flush()
 
 

@@ -90,6 +90,18 @@ def test_a_use_of_a_suspended_gpu_waits_for_the_resume(node: Manager) -> None:
     assert answer(alice) == "same"
 
 
+def test_a_suspended_process_answers_its_memory_and_frees_it(node: Manager) -> None:
+    """The driver holds each call of it: the ledger answers, and a free brings the memory back."""
+    node.quota("alice", 1, idle_ms=60_000, when_idle="suspend")  # its launches pass the gate
+    alice = keeper(node)
+    node.call("task_suspend", task="t1")
+    ask(alice, "info")
+    assert int(answer(alice).removeprefix("info 0 ")) >= 64 * MIB
+    assert node.call("status")["tasks"][0]["state"] == "suspended"
+    ask(alice, "free")
+    assert answer(alice) == "freed 0"
+
+
 def refused(node: Manager, verb: str, task: str = "t1") -> str:
     with pytest.raises(ControlError) as caught:
         node.call(verb, task=task)
