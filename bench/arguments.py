@@ -6,6 +6,7 @@ Standard library only. Must not know: the measurement of any bench.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from typing import Any
 
@@ -23,6 +24,11 @@ def parse(parser: argparse.ArgumentParser, **short: Any) -> argparse.Namespace:
             " is held"
         ),
     )
+    signal.signal(signal.SIGTERM, _end)  # else what the bench has started would outlive it
     if "--short" in sys.argv[1:]:
         parser.set_defaults(**short)
     return parser.parse_args()
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

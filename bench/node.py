@@ -50,7 +50,11 @@ class Node:
         ]
         self._command = [*command, "--state-dir", str(self.state_dir), *options]
         self._variables = variables
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> None:
         """Returns when it is ready."""

@@ -546,13 +546,13 @@ ROOMS = {
     "edge.forecast":
         "core.model core.forecast core.views edge.host edge.store edge.engine",
     "edge.setup":
-        "core.model core.views edge.host edge.store edge.clients edge.gpu "
+        "core.model core.placement core.views edge.host edge.store edge.clients edge.gpu "
         "edge.gate edge.executor"
 
                   " paths simulator ways verbs.presentation",
     "edge.api":
         "core.model core.state core.scheduler core.lifecycle core.sharing core.requests "
-        "core.views core.forecast edge.host "
+        "core.views core.forecast core.placement edge.host "
         "edge.kernel edge.store edge.rpc edge.admin"
 
                 " edge.clients edge.gpu edge.engine edge.setup paths ways verbs.presentation",
@@ -571,7 +571,7 @@ ROOMS = {
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":
-        "cli.presentation core.model edge.host edge.kernel edge.admin edge.setup "
+        "cli.presentation core.model core.placement edge.host edge.kernel edge.admin edge.setup "
         "edge.page edge.placement edge.service paths placement _native"
 
                   " ways verbs.presentation verbs.commands",
@@ -586,6 +586,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/model/event_names.py": "tests/test_house.py",
     "nodemgr/core/model/events.py": "tests/core/test_machine.py",
     "nodemgr/core/model/messages.py": "tests/test_messages.py",
+    "nodemgr/core/placement/orders.py": "tests/core/scheduler/test_allocator.py",
     "nodemgr/core/placement/xids.py": "tests/core/lifecycle/test_gpu_records.py",
     "nodemgr/core/scheduler/preference.py": "tests/core/lifecycle/test_gpu_records.py",
     "nodemgr/core/lifecycle/failure_rows.py": "tests/core/lifecycle/test_gpu_records.py",

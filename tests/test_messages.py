@@ -39,7 +39,7 @@ KeyError, OSError, EncodingError, WireError, PeerGone and their like.
 """
 CODES = {
     "", "away", "busy", "forbidden", "host", "internal", "not_found", "quota", "refused", "store",
-    "token", "unreachable", "usage", "viewers",
+    "token", "unknown_env", "unreachable", "usage", "viewers",
 }  # fmt: skip
 NAMES = re.compile(
     r"(?:[A-Z0-9_]{2,}s?|NVIDIA|UNIX|NODEMGR_\w+|Python|[A-Z]\w*Error|OutOfMemoryError)\b"

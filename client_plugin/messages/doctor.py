@@ -65,5 +65,5 @@ SECOND_DRIVER = CheckDetail(
     "processes with a second driver (dlmopen), whose memory the ledger does not have: {pids}",
 )
 NO_DRIVER_USERS = CheckDetail(PROGRAM, "no process here uses the driver at the moment")
-ALL_WITH_LEDGER = CheckDetail(PROGRAM, "in all {count} processes here that use the driver")
+ALL_WITH_LEDGER = CheckDetail(PROGRAM, "in all processes here that use the driver: {count}")
 LIBRARIES_LOAD = CheckDetail(DRIVER, "{libraries} load")

@@ -208,11 +208,12 @@ def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
 # -- the choice of a way --
 
 
-def choose(whom: Whom) -> Sequence[Way]:
+def choose(whom: Whom, has_past: bool = False) -> Sequence[Way]:
     """The surrounding environment, else an administrator's way, else all envs that let the user in.
 
     An administrator's way is taken if this user may take it. With `env` an administrator asks about
-    that environment, and a user asks as one of its users.
+    that environment, and a user asks as one of its users. `has_past`: the answer may be about an
+    environment that is removed; `refuse_unknown` serves where it is empty.
     """
     if whom.inside:
         return [_inside(whom)]
@@ -221,6 +222,8 @@ def choose(whom: Whom) -> Sequence[Way]:
         own = locations.own_env_dir()
         if own is not None:
             return [UserWay(own)]
+    if whom.env is not None and not has_past:
+        known_env_dir(directory, whom.env)
     if may_control(directory):
         return [AdminWay(directory, whom.env)]
     if whom.env is not None:
@@ -318,6 +321,12 @@ def _inside(whom: Whom) -> UserWay:
     if whom.env not in (None, own):
         raise Fault(messages.OTHER_ENV_IN_CONTAINER(own=own), Exit.QUOTA_REFUSES)
     return UserWay(directory)
+
+
+def refuse_unknown(whom: Whom) -> None:
+    """Raise Fault where the named environment is none of this node."""
+    if whom.env is not None and not whom.inside:
+        known_env_dir(whom.found_run_dir(), whom.env)
 
 
 def known_env_dir(run_dir: AnyPath, env: str) -> str:

@@ -164,7 +164,7 @@ ENV_USES_NO_DRIVER = CheckDetail(
     PROGRAM, "no process of this environment uses the driver at the moment"
 )
 ENV_ALL_WITH_LEDGER = CheckDetail(
-    PROGRAM, "in all {count} processes of this environment that use the driver"
+    PROGRAM, "in all processes of this environment that use the driver: {count}"
 )
 
 # -- the kernel --
@@ -296,7 +296,7 @@ GPUS_ILL = CheckDetail(DRIVER, "ill: GPU {gpus}")
 GPUS_HEALTHY = CheckDetail(DRIVER, "{count} healthy")
 DESCRIPTORS_IN_USE = CheckDetail(
     NODE,
-    "{used} of {limit} in use; the quotas of {envs} environments may come to need {wanted}",
+    "{used} of {limit} in use; quotas (of {envs} in all) may come to need {wanted}",
 )
 AS_THE_QUOTAS_ARE = CheckDetail(NODE, "as the quotas are")
 NO_CROWD = CheckDetail(SETTINGS, "no environment has all that it may")

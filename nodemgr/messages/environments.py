@@ -16,7 +16,7 @@ NO_ENV = Message(
     QUOTA,
     "there is no environment {env!r} here",
     "`nodemgr quota set {env} --gpus N` makes it{meant}",
-    code="not_found",
+    code="unknown_env",
 )
 ENV_IS_NEW = Message(
     QUOTA,

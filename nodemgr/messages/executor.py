@@ -26,7 +26,7 @@ CONTAINER_STOPPED = Part(
     "its container was stopped, or its supervisor there was killed; what was left of it was ended",
 )
 NODE_WENT_DOWN = Part(NODE, "the node went down while it ran")
-OTHERS_LEFT = Part(RIGHTS, "{why} but for {count} processes that are not ours to end")
+OTHERS_LEFT = Part(RIGHTS, "{why}, except processes that are not ours to end: {count}")
 NOT_OF_THIS_USER = Part(
     RIGHTS,
     "this manager belongs to uid {uid} and starts its own user's jobs alone: ask an admin for the"

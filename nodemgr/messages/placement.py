@@ -114,4 +114,6 @@ WEIGHTS_ELSEWHERE = Notice(
     NODE, "weights: {path}; the running manager does not read them, its file is {other}"
 )
 NO_PICTURE = Notice(NODE, "no picture {path}: it needs the extra `plots` (matplotlib)")
-JOBS_LEFT_OUT = Notice(NODE, "{count} jobs of the trace need more than {gpus} GPUs: left out")
+JOBS_LEFT_OUT = Notice(
+    NODE, "jobs of the trace that need more than {gpus} GPUs are left out: {count}"
+)

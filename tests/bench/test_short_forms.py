@@ -6,7 +6,10 @@ Its figures are no test's business.
 from __future__ import annotations
 
 import csv
+import os
 import re
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -167,6 +170,32 @@ def test_a_missed_target_is_printed_and_is_an_exit_status_of_the_whole_run_alone
         code,
         "ABOVE the target: answer 3.00 s, at most 2 s\n",
     )
+
+
+NODE_UNTIL_SIGTERM = """
+import argparse, sys
+import arguments, node
+arguments.parse(argparse.ArgumentParser())
+with node.Node("1x8GiB") as manager:
+    print(manager.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_program_has_started_ends_with_it_at_sigterm() -> None:
+    bench = subprocess.Popen(
+        [sys.executable, "-c", NODE_UNTIL_SIGTERM],
+        cwd=BENCH,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert bench.stdout is not None
+    manager = os.pidfd_open(int(bench.stdout.readline()))
+    bench.terminate()
+    bench.communicate()
+    ended, _, _ = select.select([manager], [], [], 0)
+    os.close(manager)
+    assert (bench.returncode, bool(ended)) == (128 + signal.SIGTERM, True)
 
 
 def test_a_file_that_is_no_table_of_samples_is_one_line() -> None:

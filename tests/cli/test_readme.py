@@ -63,6 +63,15 @@ def test_ci_takes_the_commands_from_it() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_a_name_that_a_page_places_in_a_file_stands_there(page: str) -> None:
+    text = (ROOT / page).read_text()
+    placed = re.findall(r"`(\w+)`\s+(?:in|of|to)\s+`((?:[\w.-]+/)+[\w.]+)`", text)
+    assert [(name, path) for name, path in placed if name not in (ROOT / path).read_text()] == [], (
+        "a recipe names what has moved"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_whatever_a_page_names_or_links_is_there(page: str) -> None:
     text = (ROOT / page).read_text()
     named = re.findall(

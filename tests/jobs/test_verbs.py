@@ -479,7 +479,7 @@ def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:
         "true",
     )
     assert [world.manager.daemon.state.jobs[job].max_restarts for job in ("j3", "j4")] == [3, 1]
-    refused(nodemgr("queue", "rm", "urgent"), 1, "1 wait in queue urgent")
+    refused(nodemgr("queue", "rm", "urgent"), 1, "queue urgent has waiting entries (1)")
     nodemgr("queue", "withdraw", "j2")
     assert nodemgr("queue", "rm", "urgent").returncode == 0
     refused(nodemgr("queue", "rm", "urgent"), 1, "there is no queue urgent")

@@ -139,6 +139,8 @@ def run(said: Said) -> int:
         told: Dict[str, Any] = {"schema_version": 1, "history": Past(said).rows()}
     else:
         told = _told(choice.way_to(said.job, said.whom()), said.job)
+    if said.job is None and not told["history"]:
+        choice.refuse_unknown(said.whom())
     if said.as_json:
         tables.print_json(told)
     elif said.job is None:
@@ -176,7 +178,7 @@ class Past:
     """The jobs that a command line asks for, newest last. A number is one of lines."""
 
     def __init__(self, said: Said) -> None:
-        self._ways: Sequence[Way] = choice.choose(said.whom())
+        self._ways: Sequence[Way] = choice.choose(said.whom(), has_past=True)
         self._since: int = said.since or 0
         self._is_folded = not (said.expand or said.as_json)
         by_default = said.count is None and said.since is None

@@ -179,6 +179,11 @@ def _nodemgr() -> List[str]:
     return [sys.executable, "-m", "nodemgr"]
 
 
+def _default_display(said: Said) -> str:
+    """Several kernels of one environment are told apart by the names that the user gave them."""
+    return f"Python 3 with GPUs ({said.env if said.name is None else f'{said.env}, {said.name}'})"
+
+
 def _spec(said: Said, run_dir: str, python: str) -> Dict[str, Any]:
     place = [] if run_dir == locations.SYSTEM_RUN_DIR else ["--run-dir", run_dir]
     wishes = [
@@ -192,7 +197,7 @@ def _spec(said: Said, run_dir: str, python: str) -> Dict[str, Any]:
     kernel = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     return {
         "argv": [*_nodemgr(), "run", "--env", said.env, *place, *wishes, "--", *kernel],
-        "display_name": said.display_name or f"Python 3 with GPUs ({said.env})",
+        "display_name": said.display_name or _default_display(said),
         "language": "python",
         "interrupt_mode": "signal",
         "metadata": {"debugger": True, "nodemgr": {"env": said.env}},

@@ -94,8 +94,6 @@ def nothing_waits() -> str:
 
 
 def run(said: Said) -> int:
-    if said.env is not None and not said.inside:
-        choice.known_env_dir(said.whom().found_run_dir(), said.env)
     if said.inside:
         runner.ensure(said.whom())
     rows: Dict[str, TableRow] = {}

@@ -71,8 +71,6 @@ def order(said: Said, ids: List[str], verb: str, done: str) -> int:
     if said.all_of:
         if whom.env not in (None, said.all_of):
             mistake(said.verb, messages.TWO_ENVS())
-        if not said.inside:
-            choice.known_env_dir(whom.found_run_dir(), said.all_of)
         whom.env = said.all_of
     ways = choice.choose(whom) if verb != "release" or not ids else [choice.node_or_env(whom)]
     if ids:

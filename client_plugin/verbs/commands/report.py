@@ -105,13 +105,16 @@ def run(said: Said) -> int:
     if said.forecast:
         return forecasts(said)
     since_wall_ns = time.time_ns() - DEFAULT_S * 10**9 if said.since is None else said.since
-    answers = [way.ask("report", since_wall_ns=since_wall_ns) for way in choice.choose(said.whom())]
+    ways = choice.choose(said.whom(), has_past=True)
+    answers = [way.ask("report", since_wall_ns=since_wall_ns) for way in ways]
     told = {
         **answers[0],
         "since": min(answer["since"] for answer in answers),
         "until": max(answer["until"] for answer in answers),
         "envs": [row for answer in answers for row in answer["envs"]],
     }
+    if not told["envs"]:
+        choice.refuse_unknown(said.whom())
     if said.as_json:
         tables.print_json(told)
         return 0

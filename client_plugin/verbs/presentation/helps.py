@@ -92,7 +92,7 @@ DEFAULTS = {
     "kernel install --gpus": "the default of the quota",
     "kernel install --python": "the python3 of your PATH",
     "kernel install --name": "nodemgr-ENV",
-    "kernel install --display-name": "Python 3 with GPUs (ENV)",
+    "kernel install --display-name": "Python 3 with GPUs (ENV), or (ENV, NAME) with --name",
 }
 """Defaults by option, or by verb and option where they differ."""
 

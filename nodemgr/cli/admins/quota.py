@@ -19,7 +19,8 @@ from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
-from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, PLACEMENTS, WHEN_IDLE
+from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, WHEN_IDLE
+from nodemgr.core.placement.orders import PLACEMENTS
 from nodemgr.messages import admins as messages
 
 MAX_GPUS = 1_024

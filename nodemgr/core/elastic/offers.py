@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nodemgr.core.lifecycle import resizing
 from nodemgr.core.model.entities import MS, ElasticLease, Gpu, Task, Uuid
 from nodemgr.core.model.schema import RESIZES
-from nodemgr.core.placement.policies import ORDERS
+from nodemgr.core.placement.orders import SPREAD
 from nodemgr.core.scheduler.allocator import Candidate
 from nodemgr.core.state import accounting, elastic_leases
 from nodemgr.core.state.draft import Draft
@@ -94,7 +94,7 @@ def _note_calm(draft: Draft, idle: Collection[Uuid]) -> None:
 
 def _preference(draft: Draft, gpu: Gpu) -> tuple[float, ...]:
     room_bytes = accounting.gpu_room(draft, gpu)
-    return ORDERS["spread"](Candidate(gpu.uuid, gpu.index, False, 0, room_bytes, 0))
+    return SPREAD(Candidate(gpu.uuid, gpu.index, False, 0, room_bytes, 0))
 
 
 def _hungry(draft: Draft, waiting_envs: Collection[str]) -> list[Hungry]:

@@ -121,6 +121,8 @@ def _immovable(job: Job, event: MoveJob) -> str | None:
         return reasons.job_is_under_way(job)
     if event.queue is None and not event.first:
         return messages.NO_NEW_PLACE()
+    if event.first and job.state is JobState.DEPENDENCY:
+        return messages.JOB_NOT_YET_IN_QUEUE(job=job.job_id)
     if event.first and job.state is not JobState.QUEUED:
         return messages.JOB_IN_NO_QUEUE(job=job.job_id, state=job.state.value)
     return None

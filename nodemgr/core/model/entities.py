@@ -211,7 +211,7 @@ class Config:
         ("low", 100),
     )
     placement: str = "auto"
-    """The order of fresh GPUs: a name in policy_names.PLACEMENTS."""
+    """The order of fresh GPUs: a name in placement/orders.py."""
     enforce: str = "warn"
     """The action on processes that the audit finds, where a quota sets none: a name in ENFORCE."""
     enforce_grace_ms: int = 10_000

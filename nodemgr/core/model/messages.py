@@ -88,7 +88,7 @@ TURN_AT_ONCE = Part(QUEUE, "needs {gpus}; has its turn at once")
 DISCONNECTED = Part(PROGRAM, "needs {gpus}; its process is disconnected")
 CPU_JOBS = Part(
     QUOTA,
-    "{running} jobs of {owner} without a GPU run, as many as may ({setting}): waits for one of"
+    "jobs of {owner} without a GPU: {running} run, as many as may ({setting}); waits for one of"
     " them to end",
 )
 WAITS_FOR_JOBS = Part(JOB, "waits for {jobs} to end well")
@@ -204,7 +204,7 @@ QUEUE_CLOSED = Message(
 )
 QUEUE_FULL = Message(
     QUEUE,
-    "{waiting} wait in queue {queue}, and its cap is {cap}",
+    "queue {queue} is full: {waiting} waiting, its cap is {cap}",
     "try again later, or name another queue",
     code="refused",
 )
@@ -343,15 +343,24 @@ JOB_WAITS_ALREADY = Message(
 JOB_IN_NO_QUEUE = Message(
     JOB, "{job} is in no queue, since it is {state}", "unhold it first", code="refused"
 )
+JOB_NOT_YET_IN_QUEUE = Message(
+    JOB,
+    "{job} is in no queue, since it waits for other jobs (--after)",
+    "move it when they have ended well",
+    code="refused",
+)
 NO_NEW_PLACE = Message(
     ORDER, "the job's new place is missing", "name a queue, or the front of its own", code="usage"
 )
 LAST_QUEUE = Message(QUEUE, "{queue} is the last queue", "create another one first", code="refused")
 REQUESTS_IN_QUEUE = Message(
-    QUEUE, "{count} wait in queue {queue}", "move or withdraw them first", code="refused"
+    QUEUE,
+    "queue {queue} has waiting entries ({count})",
+    "move or withdraw them first",
+    code="refused",
 )
 JOBS_OF_QUEUE = Message(
-    QUEUE, "{count} jobs are of queue {queue}", "move or withdraw them first", code="refused"
+    QUEUE, "queue {queue} has jobs ({count})", "move or withdraw them first", code="refused"
 )
 QUEUE_OF_ENVS = Message(
     QUEUE,
@@ -455,9 +464,7 @@ ANOTHERS_ATTEMPT_FAILED = Part(JOB, "a job of another environment failed beside 
 
 # -- why GPUs were chosen --
 
-CHOSEN_BY_SPREAD = Part(NODE, "spread: most remaining memory first")
-CHOSEN_BY_PACK = Part(NODE, "pack: least remaining memory first")
-CHOSEN_BY_INDEX = Part(NODE, "index: lowest index first")
+CHOSEN_BY_ORDER = Part(NODE, "{name}: {meaning}")
 CHOSEN_BY_LEARNED = Part(NODE, "learned: the highest scores by the trained weights")
 CHOSEN_AGAIN = Part(QUOTA, "GPUs of its own environment, the fewest tasks first")
 CHOSEN_FOR_A_LONG_JOB = Part(

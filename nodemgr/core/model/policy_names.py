@@ -9,11 +9,6 @@ from __future__ import annotations
 
 ENFORCE = ("warn", "fence", "kill")
 """The actions on processes that the audit finds, the mildest first (lifecycle/audit.py)."""
-PLACEMENTS = ("auto", "reliable", "spread", "pack", "index", "learned")
-"""The orders of fresh GPUs (core/placement/policies.py).
-
-`auto` is `reliable` once failures are recorded, and `spread` until then.
-"""
 WHEN_IDLE = ("keep", "suspend", "release")
 """The actions on an idle task that another one waits for."""
 MIN_IDLE_MS = 1_000

@@ -26,7 +26,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+from nodemgr.core.placement.orders import ORDERS, SPREAD, FillOrder
 
 RESTART_HOURS = 0.25
 """The time from a failure until the job runs again."""
@@ -77,31 +78,6 @@ FullOrder = Callable[[Sequence[KnownGpu], SizedJob], list[int]]
 """The positions of the candidates in the order of choice."""
 
 
-class Fill(Protocol):
-    """The fill of a GPU, by which the plain orders choose."""
-
-    @property
-    def remaining_bytes(self) -> int: ...
-    @property
-    def tasks(self) -> int: ...
-    @property
-    def number(self) -> int: ...
-
-
-FillOrder = Callable[[Fill], tuple[float, ...]]
-"""The key of a GPU; the smallest is chosen first."""
-
-ORDERS: dict[str, FillOrder] = {
-    "spread": lambda gpu: (-gpu.remaining_bytes, gpu.tasks, gpu.number),
-    "pack": lambda gpu: (gpu.remaining_bytes, -gpu.tasks, gpu.number),
-    "index": lambda gpu: (gpu.number,),
-}
-"""The orders that need neither rates nor the job.
-
-`spread`: most remaining memory first. `pack`: fill one GPU, then open the next.
-"""
-
-
 def loss_weight(gpus: int, hours: float) -> float:
     """The GPU hours that a job loses for each failure an hour of one of its GPUs."""
     return hours * gpus * (hours / 2 + RESTART_HOURS)
@@ -122,7 +98,7 @@ def is_short(job: SizedJob) -> bool:
 
 def reliable_key(job: SizedJob) -> Callable[[KnownGpu], tuple[float, ...]]:
     """The key of a candidate for this job; the smallest is chosen first."""
-    spread, hours = ORDERS["spread"], job.counted_hours
+    hours = job.counted_hours
     weight = loss_weight(job.gpus, hours) - TYPICAL_WEIGHT
     shared_hours = job.gpus * hours
 
@@ -135,7 +111,7 @@ def reliable_key(job: SizedJob) -> Callable[[KnownGpu], tuple[float, ...]]:
             gpu.quiet_hours < RECENT_HOURS,
             is_risky,
             gpu.tasks * shared_hours + loss,
-            *spread(gpu),
+            *SPREAD(gpu),
         )
 
     return key
@@ -155,6 +131,6 @@ def reliable(candidates: Sequence[KnownGpu], job: SizedJob) -> list[int]:
 
 
 POLICIES: Mapping[str, FullOrder] = {
-    **{name: _by_order(order) for name, order in ORDERS.items()},
+    **{name: _by_order(order.key) for name, order in ORDERS.items()},
     "reliable": reliable,
 }

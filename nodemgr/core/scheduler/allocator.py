@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from nodemgr.core.model.entities import WHOLE_PERCENT, DenyCode, TaskClass, Uuid
-from nodemgr.core.placement.policies import ORDERS
+from nodemgr.core.placement.orders import SPREAD
 
 ANY_NUMBER = 1 << 30
 """More tasks than a GPU ever has."""
@@ -111,7 +111,7 @@ def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> De
 
 
 def choose(
-    ask: Ask, candidates: Sequence[Candidate], policy: Policy = ORDERS["spread"]
+    ask: Ask, candidates: Sequence[Candidate], policy: Policy = SPREAD
 ) -> Choice | Shortage:
     """The GPUs for a request within its quota, or what they are short of."""
     choice = _choose(ask, candidates, policy)

@@ -25,7 +25,7 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.model.schema import Figures
-from nodemgr.core.placement.policies import ORDERS
+from nodemgr.core.placement.orders import ORDERS
 from nodemgr.core.scheduler import preemption, preference
 from nodemgr.core.scheduler.allocator import (
     ANY_NUMBER,
@@ -187,7 +187,9 @@ def udp_askers(request: Request) -> int:
 def order_of(draft: Draft, request: Request) -> Policy:
     """The key of a GPU for this request; the smallest is chosen first."""
     name = preference.name_of(draft, request.env, request.priority)
-    return ORDERS.get(name) or preference.order_by_rates(draft, name, request)
+    if (plain := ORDERS.get(name)) is not None:
+        return plain.key
+    return preference.order_by_rates(draft, name, request)
 
 
 def judge(

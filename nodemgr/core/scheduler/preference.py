@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Request
 from nodemgr.core.placement import policies
-from nodemgr.core.placement.policies import ORDERS, SizedJob
+from nodemgr.core.placement.orders import ORDERS, SPREAD
+from nodemgr.core.placement.policies import SizedJob
 from nodemgr.core.scheduler.allocator import Candidate, Policy
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
@@ -78,9 +80,8 @@ def _learned(draft: Draft, request: Request) -> Policy | None:
     found = scores_of([rated(draft, row) for row in idle], _job(request))
     if found is None:
         return None
-    spread = ORDERS["spread"]
     scores = {row.uuid: score for row, score in zip(idle, found, strict=True)}
-    return lambda row: (row.uuid not in scores, -scores.get(row.uuid, 0.0), *spread(row))
+    return lambda row: (row.uuid not in scores, -scores.get(row.uuid, 0.0), *SPREAD(row))
 
 
 def _reliable(draft: Draft, request: Request) -> Policy:
@@ -104,14 +105,13 @@ def rated(draft: Draft, row: Candidate) -> policies.KnownGpu:
 
 def reason(draft: Draft, name: str, request: Request, fresh: Sequence[Candidate]) -> str:
     """Why the policy chose these GPUs, one line. `name`: not `spread`, whose line is not stored."""
-    return _LINES[name]() if name in _LINES else _of_reliable(draft, request, fresh)
+    if name == LEARNED:
+        return messages.CHOSEN_BY_LEARNED()
+    return _of_plain(name) if name in ORDERS else _of_reliable(draft, request, fresh)
 
 
-_LINES = {
-    "pack": messages.CHOSEN_BY_PACK,
-    "index": messages.CHOSEN_BY_INDEX,
-    LEARNED: messages.CHOSEN_BY_LEARNED,
-}
+def _of_plain(name: str) -> MessageLine:
+    return messages.CHOSEN_BY_ORDER(name=name, meaning=ORDERS[name].meaning)
 
 
 def _of_reliable(draft: Draft, request: Request, fresh: Sequence[Candidate]) -> str:
@@ -139,4 +139,4 @@ def chosen_line(chosen: str, *, is_fresh: bool) -> str:
     """Why the GPUs of a record were chosen, for people. `chosen`: the record's."""
     if chosen:
         return chosen
-    return messages.CHOSEN_BY_SPREAD() if is_fresh else messages.CHOSEN_AGAIN()
+    return _of_plain("spread") if is_fresh else messages.CHOSEN_AGAIN()

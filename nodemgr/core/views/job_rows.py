@@ -189,6 +189,11 @@ def unplaced(state: State, job: Job) -> JobRow:
     }
 
 
+def _fraction_of_ms(time_ms: int | None) -> float | None:
+    """A predicted run may take less than a second."""
+    return None if time_ms is None else time_ms / 1_000
+
+
 def predicted(rows: Iterable[PredictedRun]) -> list[JobRow]:
     """The forecast of a run on each GPU model of the node; empty: none was asked for."""
     return [
@@ -197,8 +202,8 @@ def predicted(rows: Iterable[PredictedRun]) -> list[JobRow]:
             "memory_bytes": row.memory_bytes,
             "utilization_percent": row.percent,
             "step_seconds": None if row.step_ns is None else row.step_ns / SECOND_NS,
-            "run_seconds": _seconds_of_ms(row.run_ms),
-            "expected_seconds": _seconds_of_ms(row.expected_ms),
+            "run_seconds": _fraction_of_ms(row.run_ms),
+            "expected_seconds": _fraction_of_ms(row.expected_ms),
         }
         for row in rows
     ]

@@ -56,7 +56,7 @@ class ManagerRefused(ControlError):
     def __init__(self, line: MessageLine, code: str) -> None:
         super().__init__(line)
         self.code = code
-        """usage, not_found, refused, quota, store, internal."""
+        """usage, not_found, unknown_env, refused, quota, store, internal."""
 
 
 def _check_socket(path: Path) -> str:

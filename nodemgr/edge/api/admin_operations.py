@@ -19,7 +19,8 @@ from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import MS, WHOLE_PERCENT, Env, Quota
-from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, PLACEMENTS, WHEN_IDLE
+from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, WHEN_IDLE
+from nodemgr.core.placement.orders import PLACEMENTS
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.cdi import DEVICE_FORM, is_device_name

@@ -34,8 +34,8 @@ from nodemgr.core.model.entities import (
     QueueRow,
     RunSpec,
 )
-from nodemgr.core.model.policy_names import PLACEMENTS
 from nodemgr.core.model.values import replace
+from nodemgr.core.placement.orders import PLACEMENTS
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.views import job_rows
 from nodemgr.edge.api import bulk_actions, forecast_operations

@@ -57,6 +57,7 @@ STATUS = {
     "token": 401,
     "forbidden": 403,
     "not_found": 404,
+    "unknown_env": 404,
     "method": 405,
     "refused": 409,
     "quota": 409,

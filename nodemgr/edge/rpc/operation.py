@@ -29,7 +29,7 @@ class JsonText(str):
 
 
 class OperationError(Exception):
-    """One line and a code: usage, not_found, refused, quota, store, busy.
+    """One line and a code: usage, not_found, unknown_env, refused, quota, store, busy.
 
     busy: the same order may be taken a moment later.
     """

@@ -19,7 +19,8 @@ from client_plugin.messages.form import MessageLine, relayed
 from client_plugin.verbs.presentation.units import UnitError
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import Config
-from nodemgr.core.model.policy_names import ENFORCE, PLACEMENTS
+from nodemgr.core.model.policy_names import ENFORCE
+from nodemgr.core.placement.orders import ORDERS, PLACEMENTS
 from nodemgr.core.views import cdi
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.messages import settings as messages
@@ -427,10 +428,10 @@ OPTIONS = (
         "placement",
         _choice(*PLACEMENTS),
         (
-            "The order in which fresh GPUs are given. spread: most remaining memory first; "
-            "pack: least first; index: lowest index first; reliable: long and wide jobs on the "
-            "GPUs that fail least; auto: reliable once failures are recorded, else spread; "
-            "learned: by trained weights (nodemgr placement)."
+            "The order in which fresh GPUs are given. "
+            + "".join(f"{name}: {order.meaning}; " for name, order in ORDERS.items())
+            + "reliable: long and wide jobs on the GPUs that fail least; auto: reliable once "
+            "failures are recorded, else spread; learned: by trained weights (nodemgr placement)."
         ),
         core=True,
     ),

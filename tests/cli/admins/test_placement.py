@@ -39,7 +39,7 @@ def test_the_method_of_the_source_trains_on_a_trace(nodemgr: Run, tmp_path: Path
     made = nodemgr("placement", "train", "--method", "source", "--trace", trace, *SHORT,
         "--out", out)  # fmt: skip
     assert made.returncode == 0, made.stderr
-    assert "10 jobs of the trace need more than 6 GPUs: left out" in made.stderr
+    assert "jobs of the trace that need more than 6 GPUs are left out: 10" in made.stderr
     assert weights.load(out, weights.SOURCE).widths == (8, 256, 196, 196, 128, 6)
 
 

@@ -74,6 +74,15 @@ def test_a_kernelspec_runs_the_kernel_in_the_environment(
     }  # fmt: skip
 
 
+def test_kernels_of_one_environment_have_names_of_their_own(
+    verb: Run, alice: EnvStandIn, data: Path
+) -> None:
+    for name in ("one", "two"):
+        assert verb("install", "alice", "--user", "--name", name).returncode == 0
+    shown = {spec(data / "kernels" / name)["display_name"] for name in ("one", "two")}
+    assert shown == {"Python 3 with GPUs (alice, one)", "Python 3 with GPUs (alice, two)"}
+
+
 def test_the_options_reach_the_kernel(verb: Run, alice: EnvStandIn, data: Path) -> None:
     wishes = ["--gpus", "1", "--memory", "8GiB", "--wait", "10min"]
     names = ["--name", "one", "--display-name", "Ünter <b>GPU</b>"]

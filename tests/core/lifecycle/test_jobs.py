@@ -453,11 +453,11 @@ def test_of_jobs_without_a_gpu_a_bounded_number_runs_at_once() -> None:
     assert node.job(with_gpu).state is JobState.STARTING
     lines = {request.job_id: line for request, _, line in notify.listing(node.state)}
     assert lines[mine[2]].endswith(
-        "2 jobs of alice without a GPU run, as many as may (max_env_cpu_jobs): waits for one of"
+        "jobs of alice without a GPU: 2 run, as many as may (max_env_cpu_jobs); waits for one of"
         " them to end"
     )
     assert lines[his[1]].endswith(
-        "3 jobs of this node without a GPU run, as many as may (max_cpu_jobs): waits for one of"
+        "jobs of this node without a GPU: 3 run, as many as may (max_cpu_jobs); waits for one of"
         " them to end"
     )
     node.restart()
@@ -783,6 +783,12 @@ def test_moved_to_another_queue() -> None:
         ),
         ("held", "hold", "j3 is held already: `nodemgr queue unhold j3` lets it start"),
         ("held", "front", "j3 is in no queue, since it is held: unhold it first"),
+        (
+            "waiting for j3",
+            "front",
+            "j5 is in no queue, since it waits for other jobs (--after): move it when they have"
+            " ended well",
+        ),
         ("stopping", "withdraw", "j4 is being ended already: wait for its end (nodemgr wait j4)"),
         ("stopping", "requeue", "j4 is being ended already: wait for its end (nodemgr wait j4)"),
         ("stopping", "hold", "j4 is being ended: withdraw it, or requeue it"),
@@ -799,9 +805,15 @@ def test_an_order_that_makes_no_sense_is_objected_to_and_does_nothing(
     submitted(node, hold=True)
     submitted(node, gpus=0)
     node.withdraws("j4")
-    job_id = {"running": "j1", "queued": "j2", "held": "j3", "stopping": "j4", "unknown": "j9"}[
-        state
-    ]
+    submitted(node, after=("j3",))
+    job_id = {
+        "running": "j1",
+        "queued": "j2",
+        "held": "j3",
+        "stopping": "j4",
+        "waiting for j3": "j5",
+        "unknown": "j9",
+    }[state]
     event: job_actions.JobAction = {
         "hold": events.HoldJob(job_id, "ann", WALL),
         "free": events.UnholdJob(job_id, "ann", WALL),
@@ -1019,7 +1031,7 @@ def test_a_queue_has_a_cap_for_jobs_and_for_waiters() -> None:
     code, reason = refusal(node)
     assert (code, reason) == (
         DenyCode.QUEUE_FULL,
-        "1 wait in queue normal, and its cap is 1: try again later, or name another queue",
+        "queue normal is full: 1 waiting, its cap is 1; try again later, or name another queue",
     )
     node.quota("bob", 1)
     node.asks("bob", 20)
@@ -1057,8 +1069,8 @@ def test_queues_are_set_and_removed() -> None:
     ("queue", "words"),
     [
         ("urgent", "there is no queue urgent: there are high, normal, low"),
-        ("low", "1 wait in queue low: move or withdraw them first"),
-        ("high", "1 jobs are of queue high: move or withdraw them first"),
+        ("low", "queue low has waiting entries (1): move or withdraw them first"),
+        ("high", "queue high has jobs (1): move or withdraw them first"),
         (
             "normal",
             (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from nodemgr.core.model.entities import DenyCode, TaskClass
-from nodemgr.core.placement.policies import ORDERS
+from nodemgr.core.placement.orders import ORDERS
 from nodemgr.core.scheduler.allocator import (
     Ask,
     Candidate,
@@ -206,7 +206,7 @@ def test_what_could_be_served_later_waits_and_does_not_fail() -> None:
 @pytest.mark.parametrize(("policy", "index"), [("spread", 2), ("pack", 1), ("index", 0)])
 def test_the_order_of_fresh_gpus_is_a_policy(policy: str, index: int) -> None:
     gpus = [gpu(0, remaining=60), gpu(1, remaining=40, tasks=1), gpu(2, remaining=80)]
-    assert picked(choose(ask(1, 1), gpus, ORDERS[policy])) == ([index], [])
+    assert picked(choose(ask(1, 1), gpus, ORDERS[policy].key)) == ([index], [])
 
 
 # -- compute --

@@ -120,13 +120,13 @@ def test_a_task_of_a_job_shows_the_forecast_for_its_own_gpu_model() -> None:
     node.quota("alice", 1)
     runs = (
         PredictedRun("another", 7, 8, 9, 10, 11),
-        PredictedRun("simulated", 5 * GIB, 40, 2_000_000_000, 60_000, 90_000),
+        PredictedRun("simulated", 5 * GIB, 40, 2_000_000_000, 119, 179),
     )
     node.begins(node.submits("alice", gpus=1, predicted=runs) or "")
     (row,) = status(node)["tasks"]
     assert row["predicted"] == {
         "gpu_model": "simulated", "memory_bytes": 5 * GIB, "utilization_percent": 40,
-        "step_seconds": 2.0, "run_seconds": 60, "expected_seconds": 90,
+        "step_seconds": 2.0, "run_seconds": 0.119, "expected_seconds": 0.179,
     }  # fmt: skip
 
 

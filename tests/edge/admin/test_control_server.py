@@ -179,7 +179,7 @@ def test_a_quota_is_set_changed_and_shown(manager: LocalManager) -> None:
     assert third["memory_bytes"] is None
     assert manager.call("quota_show", env="alice")["quotas"] == [third]
     assert manager.call("quota_rm", env="alice") == {"env": "alice", "warnings": []}
-    assert refusal(manager, "quota_show", env="alice")[0] == "not_found"
+    assert refusal(manager, "quota_show", env="alice")[0] == "unknown_env"
 
 
 def test_the_event_of_a_quota_has_all_of_its_terms(manager: LocalManager) -> None:
@@ -309,7 +309,7 @@ def test_a_mistyped_env_or_queue_is_answered_with_the_one_that_was_meant(
     manager.call("quota_set", env="alice", gpus=1)
     for verb in ("quota_show", "quota_rm", "env_show", "allocations"):
         code, text = refusal(manager, verb, env="alcie")
-        assert code == "not_found"
+        assert code == "unknown_env"
         assert (
             text
             == "there is no environment 'alcie' here: `nodemgr quota set alcie --gpus N` makes it;"
@@ -328,15 +328,22 @@ def test_the_allocations_of_a_removed_env_can_be_seen(manager: LocalManager) -> 
         manager.call("quota_rm", env="alice", force=True)
     assert len(manager.call("allocations", env="alice")["allocations"]) == 1
     assert manager.call("allocations", env="alice", since_wall_ns=2**62)["allocations"] == []
-    assert refusal(manager, "allocations", env="nosuch")[0] == "not_found"
+    assert refusal(manager, "allocations", env="nosuch")[0] == "unknown_env"
 
 
-@pytest.mark.parametrize("verb", ["quota_show", "quota_rm", "release"])
-def test_what_is_not_there_is_not_found(manager: LocalManager, verb: str) -> None:
-    code, text = refusal(
-        manager, verb, **({"task": "t99"} if verb == "release" else {"env": "nobody"})
-    )
-    assert code == "not_found"
+@pytest.mark.parametrize(
+    ("verb", "of", "expected"),
+    [
+        ("quota_show", {"env": "nobody"}, "unknown_env"),
+        ("quota_rm", {"env": "nobody"}, "unknown_env"),
+        ("release", {"task": "t99"}, "not_found"),
+    ],
+)
+def test_what_is_not_there_is_not_found(
+    manager: LocalManager, verb: str, of: dict[str, str], expected: str
+) -> None:
+    code, text = refusal(manager, verb, **of)
+    assert code == expected
     assert "nodemgr" in text, "what to do"
 
 
