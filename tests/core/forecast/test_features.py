@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client_plugin.messages.form import Message
 from nodemgr.core.forecast import features as form
 from nodemgr.core.forecast.features import FeaturesError, WorkRow
 from nodemgr.core.model import messages
 from tests.core.forecast.trainings import features
 from tests.support.examples import examples
+from tests.support.lines import is_of
 
 TASK_A = {
     "addv2": 2000, "conv2d": 4800, "maxpool": 3200, "relu": 0, "matmul": 4200, "avgpool": 0,
@@ -84,11 +86,11 @@ def test_features_are_what_they_were_after_packing() -> None:
     ],
 )
 def test_features_beyond_their_form_are_refused_with_one_line(
-    change: dict[str, Any], row: object
+    change: dict[str, Any], row: Message
 ) -> None:
     with pytest.raises(FeaturesError) as refused:
         form.parse(BODY | change)
-    assert refused.value.line.row is row
+    assert is_of(row, refused.value.line)
     assert refused.value.line.isprintable()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from client_plugin.messages.form import Message
 from nodemgr.core.forecast import network, prediction
 from nodemgr.core.forecast.gpu_models import GPU_MODELS, find
 from nodemgr.core.forecast.prediction import Known, ModelForecast, Source
@@ -14,6 +15,7 @@ from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Quota
 from nodemgr.core.model.values import replace
 from tests.core.forecast.trainings import A100, GIB, features, owner, sample, text, weights
+from tests.support.lines import is_of
 
 FIRST = 4 * GIB + prediction.DEFAULT_CONSTANT_BYTES
 """The memory of the model, before tasks have shown what a context takes."""
@@ -26,8 +28,8 @@ def predicted(known: Known = prediction.NOTHING_KNOWN, **changes: Any) -> ModelF
     return found
 
 
-def reasons(found: ModelForecast) -> object:
-    return None if found.reason is None else found.reason.row
+def is_because(found: ModelForecast, row: Message) -> bool:
+    return found.reason is not None and is_of(row, found.reason)
 
 
 def test_without_samples_the_roofline_answers_without_an_interval() -> None:
@@ -37,7 +39,7 @@ def test_without_samples_the_roofline_answers_without_an_interval() -> None:
     assert found.step_ns.interval is None
     assert found.run_ms == round(found.step_ns.number / 1000)
     assert found.memory_bytes == FIRST
-    assert reasons(found) is messages.FORECAST_NOT_LEARNED
+    assert is_because(found, messages.FORECAST_NOT_LEARNED)
 
 
 def test_a_network_corrects_the_estimate_with_an_interval() -> None:
@@ -70,7 +72,7 @@ def test_a_network_is_not_used_far_from_its_samples_or_while_it_is_no_better() -
     ):
         found = predicted(Known(networks=network.parse(text(body))))
         assert found.source is Source.ROOFLINE
-        assert reasons(found) is row
+        assert is_because(found, row)
         assert found.step_ns is not None
         # the residuals of the estimate hold where nothing better is known at all
         assert (found.step_ns.interval is None) is (row is messages.FORECAST_OUTSIDE)
@@ -183,7 +185,7 @@ def test_unknown_memory_and_unknown_work_are_not_predicted() -> None:
     found = predicted(peak_bytes=0, work=())
     assert found.memory_bytes is found.step_ns is found.utilization is found.run_ms is None
     assert found.source is Source.NONE
-    assert reasons(found) is messages.FORECAST_NEEDS_WORK
+    assert is_because(found, messages.FORECAST_NEEDS_WORK)
     assert predicted(iteration=0).run_ms is None
 
 
@@ -214,7 +216,7 @@ def test_a_model_of_unknown_rates_has_a_forecast_of_memory_alone() -> None:
     found = prediction.predict_memory(features(), "RTX 9090", owner())
     assert found.memory_bytes == FIRST
     assert found.step_ns is found.utilization is None
-    assert reasons(found) is messages.FORECAST_UNKNOWN_MODEL
+    assert is_because(found, messages.FORECAST_UNKNOWN_MODEL)
     answer = prediction.answer(features(), [found])
     assert answer["memory_bytes"] == FIRST
     assert answer["models"][0]["source"] == "none"
