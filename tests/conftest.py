@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.client_c.compiled import OBJECTS
+from tests.session import Leftovers, processors
 from tests.support.manager import Manager
 from tests.support.udp_clients import FakeClient
 
@@ -24,10 +27,25 @@ ROOT = TESTS.parent
 SHARED = re.compile(
     r'scope="(module|session)"|import built_libraries|xdist_group|^@cache$', re.MULTILINE
 )
-CHOSEN = {"": "not slow and not long", "slow": "slow and not long"}
+CHOSEN = {
+    "": "not slow and not long",
+    "slow": "slow and not long",
+    "frameworks": "frameworks and not slow and not long",
+}
 """By -m as it is given, for a run of folders."""
-MARKED = {"slow and not long": "pytest.mark.slow", "long": "pytest.mark.long"}
+MARKED = {
+    "slow and not long": "pytest.mark.slow",
+    "long": "pytest.mark.long",
+    "frameworks and not slow and not long": "pytest.mark.frameworks",
+}
 """By -m: what stands in the files that have such tests."""
+WITHOUT_FRAMEWORKS = (
+    "Left out: the tests of PyTorch, TensorFlow, Numba, notebooks, NVIDIA's headers. To run them:"
+    " pip install -e '.[test,frameworks]' && pytest -m frameworks"
+)
+WHOLE_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.frameworks\b", re.MULTILINE)
+"""In a file whose tests all need them: it is not read without them, since it may import them."""
+LEFTOVERS = pytest.StashKey[Leftovers]()
 MOST_WORKERS = 8
 """Each may hold a PyTorch and a TensorFlow in memory."""
 ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's cgroups
@@ -42,8 +60,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if not hasattr(config, "workerinput"):
         objects = tempfile.TemporaryDirectory(prefix="nmo")
+        os.chmod(objects.name, 0o755)  # programs of other users are compiled there, too
         os.environ[OBJECTS] = objects.name
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{objects.name}/inductor"  # else in /tmp for good
         config.add_cleanup(objects.cleanup)
+        config.stash[LEFTOVERS] = Leftovers(own=objects.name)
     if names_folders(config):
         config.option.markexpr = CHOSEN.get(config.option.markexpr, config.option.markexpr)
     for number, handler in (
@@ -55,20 +76,57 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("NODEMGR_DISK_RESERVE_BYTES", str(2**20))  # thousands of stores are made
 
 
+@cache
+def lacks_frameworks() -> bool:
+    """Whether a package of the extra `frameworks` is not installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirement in project["optional-dependencies"]["frameworks"]:
+        try:
+            metadata.distribution(re.split(r"[^\w.-]", requirement)[0])
+        except metadata.PackageNotFoundError:
+            return True
+    return False
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run that leaves files in /tmp fails, unless they may be those of a run beside it."""
+    leftovers = session.config.stash.get(LEFTOVERS, None)
+    if leftovers is not None and leftovers.found() and leftovers.is_alone():
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    leftovers = terminalreporter.config.stash.get(LEFTOVERS, None)
+    if leftovers is not None and (found := leftovers.found()):
+        terminalreporter.write_line(f"left by this run or one beside it: {', '.join(found)}")
+    if lacks_frameworks():
+        terminalreporter.write_line(WITHOUT_FRAMEWORKS)
+
+
 def names_folders(config: pytest.Config) -> bool:
     """Whether this run is of folders (all tests are one), and not of single files alone."""
     return any(Path(argument.split("::")[0]).is_dir() for argument in config.args)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`-m slow` and `-m long` read only the files that have such a test; each worker reads them.
+    """`-m slow` and others read only the files that have such a test; each worker reads them.
 
     The mark therefore stands in the file of its test (tests/test_house.py).
     """
     marked = MARKED.get(config.option.markexpr)
-    if marked is None or not collection_path.match("test_*.py"):
+    if not collection_path.match("test_*.py") or (marked is None and not lacks_frameworks()):
         return None
-    return True if marked not in collection_path.read_text() else None
+    text = collection_path.read_text()
+    unwanted = marked is not None and marked not in text
+    return True if unwanted or (lacks_frameworks() and WHOLE_FILE.search(text)) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without the extra `frameworks` its tests are left out; the summary has the line."""
+    if lacks_frameworks():
+        left_out = [item for item in items if item.get_closest_marker("frameworks")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("frameworks")]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,11 +141,8 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two workers for each processor: most tests wait for processes.
-
-    None where only files are named: their output is seen live.
-    """
-    return min(2 * len(os.sched_getaffinity(0)), MOST_WORKERS) if names_folders(config) else 0
+    """A worker for each processor; none where only files are named: their output is seen live."""
+    return min(processors(), MOST_WORKERS) if names_folders(config) else 0
 
 
 class ByGroup(LoadScopeScheduling):

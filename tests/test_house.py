@@ -353,25 +353,28 @@ def test_every_property_test_counts_its_examples_in_one_place(path: Path) -> Non
     assert len(settled) == len(machines), f"{path.name}: {machines} and {settled}"
 
 
-SLOW_MARK = re.compile(r"\b(slow|long)\b")
+FILE_MARKS = ("slow", "long", "frameworks")
+FILE_MARK = re.compile(rf"\b({'|'.join(FILE_MARKS)})\b")
 
 
 @each(sources("tests"), module_name)
-def test_a_mark_of_slow_tests_stands_in_their_own_file(path: Path) -> None:
-    """A run of the slow tests reads no other file (tests/conftest.py)."""
+def test_a_mark_that_chooses_tests_stands_in_their_own_file(path: Path) -> None:
+    """A run of the slow tests, say, reads no other file (tests/conftest.py)."""
     marks = [
         ast.unparse(node)
         for node in nodes(path)
-        if isinstance(node, ast.Attribute) and node.attr in ("slow", "long")
+        if isinstance(node, ast.Attribute) and node.attr in FILE_MARKS
     ]
-    assert set(marks) <= {"pytest.mark.slow", "pytest.mark.long"}, f"{module_name(path)}: {marks}"
+    assert set(marks) <= {f"pytest.mark.{name}" for name in FILE_MARKS}, (
+        f"{module_name(path)}: {marks}"
+    )
     assert not marks or path.name.startswith("test_"), f"{module_name(path)} has no tests"
     assert not [
         node
         for node in nodes(path)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in {"getattr", "applymarker", "item.add_marker", "add_marker"}
-        and SLOW_MARK.search(ast.unparse(node))
+        and FILE_MARK.search(ast.unparse(node))
     ], f"{module_name(path)} sets the mark another way"
 
 

@@ -5,7 +5,6 @@ The programs in programs/ know nothing of us; tests of the shim run the same one
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -27,12 +26,6 @@ CONTEXT = 64 * MIB
 CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O1", "-Wall", "-Wextra", "-Werror"]
 
 Run = Callable[..., dict[str, Any]]
-
-
-def needs(module: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(
-        importlib.util.find_spec(module) is None, reason=f"{module} is not installed"
-    )
 
 
 @pytest.fixture
@@ -141,6 +134,7 @@ def test_it_holds_until_its_input_closes(node: simulator.SimulatedNode, hold: Pa
     assert node.books()[0].used_bytes == 0
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("header", headers.each("cuda.h"))
 def test_a_program_written_against_the_vendors_header(
     node: simulator.SimulatedNode, run: Run, header: Path, tmp_path: Path
@@ -168,7 +162,7 @@ def test_a_program_written_against_the_vendors_header(
     assert node.books()[0].peak_bytes <= 4 * GIB
 
 
-@needs("cuda.bindings")
+@pytest.mark.frameworks
 def test_cuda_bindings(node: simulator.SimulatedNode, run: Run) -> None:
     seen = run(sys.executable, PROGRAMS / "bindings.py", GIB)
     assert seen["same_bytes"]
@@ -183,7 +177,7 @@ def test_cuda_bindings(node: simulator.SimulatedNode, run: Run) -> None:
     assert node.books()[0].used_bytes == 0
 
 
-@needs("numba_cuda")
+@pytest.mark.frameworks
 def test_numba_cuda(node: simulator.SimulatedNode, run: Run) -> None:
     seen = run(sys.executable, PROGRAMS / "numba_arrays.py", GIB)
     assert seen["same_bytes"]
@@ -201,7 +195,7 @@ def test_numba_cuda(node: simulator.SimulatedNode, run: Run) -> None:
     assert node.books()[0].used_bytes == 0
 
 
-@needs("pynvml")
+@pytest.mark.frameworks
 def test_nvidia_ml_py(node: simulator.SimulatedNode, run: Run, hold: Path) -> None:
     environment = {**os.environ, **node.environment()}
     command = [str(hold), "-b", str(GIB), "-d", "1"]

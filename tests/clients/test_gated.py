@@ -13,7 +13,6 @@ import pytest
 
 from tests.clients.cells import CELLS, Cells
 from tests.clients.launch_counts import on_device, through_gates
-from tests.clients.test_clients import needs
 from tests.support.manager import Manager
 from tests.support.programs import Program
 
@@ -32,8 +31,8 @@ from numba_launches import *
 """,
 }
 CLIENTS = [
-    pytest.param("bindings", marks=needs("cuda.bindings")),
-    pytest.param("numba", marks=needs("numba_cuda")),
+    pytest.param("bindings", marks=pytest.mark.frameworks),
+    pytest.param("numba", marks=pytest.mark.frameworks),
 ]
 PER_THREAD = {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "1"}
 
@@ -65,9 +64,9 @@ def line(cells: Cells, text: str) -> None:
 @pytest.mark.parametrize(
     ("client", "variables"),
     [
-        pytest.param("bindings", {}, id="bindings", marks=needs("cuda.bindings")),
-        pytest.param("bindings", PER_THREAD, id="per thread", marks=needs("cuda.bindings")),
-        pytest.param("numba", {}, id="numba", marks=needs("numba_cuda")),
+        pytest.param("bindings", {}, id="bindings", marks=pytest.mark.frameworks),
+        pytest.param("bindings", PER_THREAD, id="per thread", marks=pytest.mark.frameworks),
+        pytest.param("numba", {}, id="numba", marks=pytest.mark.frameworks),
     ],
 )
 def test_a_gated_program_finds_what_an_ungated_one_finds(
@@ -125,7 +124,7 @@ def test_a_suspended_process_waits_in_its_launch_and_finds_its_bytes(
     assert through_gates(node) == on_device(node, alice.pid) == 2
 
 
-@needs("cuda.bindings")
+@pytest.mark.frameworks
 def test_each_use_of_a_suspended_gpu_brings_it_back(node: Manager) -> None:
     """The first call of a cell is seldom a launch."""
     alice = start(node, "alice", "bindings")
@@ -136,7 +135,7 @@ def test_each_use_of_a_suspended_gpu_brings_it_back(node: Manager) -> None:
         assert node.task("t1")["state"] == "running", use
 
 
-@needs("cuda.bindings")
+@pytest.mark.frameworks
 @pytest.mark.parametrize("use", ["is_kept()", "allocate()"])
 def test_ctrl_c_ends_the_wait_of_a_use_that_is_no_launch(node: Manager, use: str) -> None:
     alice = start(node, "alice", "bindings")

@@ -36,6 +36,9 @@ ELSEWHERE += ("cudaEventCreateFromEGLSync", "cudaGraphicsResourceGetMappedEglFra
 ELSEWHERE += ("__cudaGetProcAddress", "__cudaRegisterHostVar", "__cudaRegisterUnifiedTable")
 
 
+pytestmark = pytest.mark.frameworks
+
+
 @pytest.fixture(scope="session")
 def include() -> Path:
     """The directory of the public headers."""

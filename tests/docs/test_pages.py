@@ -16,7 +16,6 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.docs import pages
-from tests.support.installed import require
 from tests.support.limits import WAIT_LIMIT_S
 
 READER = Path(__file__).parent / "reader.sh"
@@ -61,10 +60,10 @@ def test_the_commands_of_a_page_run_as_printed(page: str) -> None:
     run(page, with_slow=False)
 
 
+@pytest.mark.frameworks
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_SLOW)
 def test_its_heavy_commands_run_too(page: str) -> None:
-    require("torch", "PyTorch")
     run(page, with_slow=True)
 
 

@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.elastic.led import HERE, Led
-from tests.support.installed import require
 
-require("torch", "PyTorch")
 SCRIPT = HERE / "scripts" / "ddp.py"
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow]
 Lead = Callable[..., Led]
 
 

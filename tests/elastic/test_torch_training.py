@@ -11,7 +11,7 @@ import pytest
 
 from tests.elastic.led import HERE, Led, gone
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow]
 SITECUSTOMIZE = HERE.parent.parent / "sitecustomize"
 
 

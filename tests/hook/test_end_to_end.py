@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.installed import require
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
@@ -508,11 +507,10 @@ def test_without_the_shim_a_framework_gets_the_grant_as_its_own_limit(
     assert ended(start(alice, share, shim=False))[0] == 0.25
 
 
+@pytest.mark.frameworks
 def test_pytorch_and_tensorflow_take_a_gpu_when_devices_are_listed_and_not_before(
     node: Manager, start: Start, alice: str
 ) -> None:
-    require("torch", "PyTorch")
-    require("tensorflow", "TensorFlow")
     node.quota(alice, 2)
     program = start(
         alice,
@@ -547,10 +545,10 @@ def test_pytorch_and_tensorflow_take_a_gpu_when_devices_are_listed_and_not_befor
     assert "nodemgr" not in stderr
 
 
+@pytest.mark.frameworks
 def test_the_ranks_of_torchrun_are_one_task_with_one_lease(
     node: Manager, start: Start, alice: str
 ) -> None:
-    require("torch", "PyTorch")
     node.quota(alice, 3, default_gpus=1)
     rank = """
 import json, os, sys, torch
@@ -586,11 +584,11 @@ sys.stdin.read()
     program.communicate(timeout=WAIT_LIMIT_S)
 
 
+@pytest.mark.frameworks
 def test_numba_itself_waits_outside_the_driver_and_its_first_use_is_seen_in_os_environ(
     node: Manager, start: Start, alice: str, bob: str
 ) -> None:
     """Numba would remember the failed cuInit of a wait that was cancelled."""
-    require("numba_cuda", "numba-cuda")
     node.quota(alice, 2)
     node.quota(bob, 4)
     holding = holder(start, bob, 4)
@@ -621,10 +619,10 @@ def test_numba_itself_waits_outside_the_driver_and_its_first_use_is_seen_in_os_e
     assert json.loads(stdout) == [False, 2, 2, 32], errors
 
 
+@pytest.mark.frameworks
 def test_cuda_bindings_too_shows_its_grant_in_os_environ(
     node: Manager, start: Start, alice: str
 ) -> None:
-    require("cuda.bindings", "cuda-bindings")
     node.quota(alice, 2)
     program = start(
         alice,
@@ -651,13 +649,17 @@ INTERRUPTED = {
 STAND_INS = ("torch", "pycuda.driver", "ctypes")
 
 
-@pytest.mark.parametrize("way", INTERRUPTED)
+@pytest.mark.parametrize(
+    "way",
+    [
+        way if way in STAND_INS else pytest.param(way, marks=pytest.mark.frameworks)
+        for way in INTERRUPTED
+    ],
+)
 def test_ctrl_c_is_raised_from_the_programs_own_call(
     node: Manager, start: Start, alice: str, bob: str, way: str
 ) -> None:
     """No statement behind it runs, even on its own line; the traceback has no line of ours."""
-    if way not in STAND_INS:
-        require("numba_cuda" if way == "numba.cuda" else "cuda.bindings", way)
     node.quota(alice, 2)
     node.quota(bob, 4)
     holding = holder(start, bob, 4)
@@ -675,10 +677,10 @@ def test_ctrl_c_is_raised_from_the_programs_own_call(
     assert str(ROOT / "client_plugin") not in stderr
 
 
+@pytest.mark.frameworks
 def test_cuda_bindings_is_refused_as_a_program_in_c_is(
     node: Manager, start: Start, alice: str
 ) -> None:
-    require("cuda.bindings", "cuda-bindings")
     node.quota(alice, 2)
     program = start(
         alice,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from client_plugin import progress
-from tests.support.installed import require
 
 from .conftest import World
 
@@ -105,11 +104,11 @@ def test_counted_steps_go_out_four_times_a_second_at_most(world: World) -> None:
     ], "the program's own report ends the counting"
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("wanted", ["by the environment", "by a forecast", None])
 def test_steps_of_torch_are_counted_where_they_are_asked_for(
     world: World, wanted: str | None
 ) -> None:
-    require("torch", "PyTorch")
     asked = {"progress": "1"} if wanted == "by the environment" else {}
     world.script["settings"] = {"gpus": "2", **asked}
     if wanted == "by a forecast":
@@ -206,10 +205,9 @@ def test_a_fit_of_keras_in_an_elastic_task_is_one_line(
     assert line in child.stderr
 
 
+@pytest.mark.frameworks
 @pytest.mark.slow
 def test_batches_of_the_installed_keras_are_counted_with_their_number(world: World) -> None:
-    require("keras", "Keras")
-    require("tensorflow", "TensorFlow")
     world.script["settings"] = {"gpus": "2", "progress": "1"}
     world.environ["KERAS_BACKEND"] = "tensorflow"
     child = world.run("""

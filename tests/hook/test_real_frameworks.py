@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.installed import require
-
 from .conftest import HERE, STANDINS, World
 
-require("torch", "PyTorch")
+pytestmark = pytest.mark.frameworks
 WAIT_FOR_EVER = [["WAITING", "place 2: bob holds all GPUs"], ["hold", ""]]
 DENIED = [["DENIED", "over quota: alice may hold 2 GPUs"]]
 HELD = [["HELD", ""]]

@@ -119,13 +119,13 @@ def test_only_a_range_is_watched(
     assert torch_cache.wanted() is wanted
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize(("memory", "preloaded", "hooks"), [
     ("1-8", True, 1), ("8", True, 0), ("1-8", False, 0),
 ])  # fmt: skip
 def test_the_hook_of_torch_watches_a_range_under_the_shim(
     world: World, memory: str, preloaded: bool, hooks: int
 ) -> None:
-    pytest.importorskip("torch")
     world.environ["NODEMGR_MEMORY"] = memory
     world.script["preloaded"] = preloaded
     child = world.run("""

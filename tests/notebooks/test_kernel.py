@@ -19,12 +19,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.installed import require
 from tests.support.manager import Manager
 from tests.support.notebook import WAIT_LIMIT_S, Notebook
 
-require("ipykernel", "ipykernel")
-require("jupyter_client", "jupyter_client")
+pytestmark = pytest.mark.frameworks
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "hook" / "standins"

@@ -22,7 +22,8 @@ from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
 require("jupyterlab", "jupyterlab")
-playwright = later("playwright.sync_api", "playwright")
+require("playwright.sync_api", "playwright")
+playwright = later("playwright.sync_api")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(browser() is None, reason="there is no chromium on this system"),

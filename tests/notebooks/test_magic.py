@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.installed import require
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 from tests.support.notebook import Cell, Notebook
 
-require("ipykernel", "ipykernel")
-require("jupyter_client", "jupyter_client")
+pytestmark = pytest.mark.frameworks
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "hook" / "standins"

@@ -39,6 +39,7 @@ def test_whole_gpus_of_one_size_leave_spread_and_pack_the_order_of_the_index() -
     assert rows["spread"].hours == rows["pack"].hours == rows["first fit"].hours
 
 
+@pytest.mark.frameworks
 def test_the_source_network_fits_its_own_size_alone() -> None:
     policy = evaluation.learned(SourceTraining(tiny, 1, TINY.gpus).weights({}))
     draw = made_up(Cluster(gpus=6), 4)

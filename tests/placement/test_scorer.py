@@ -13,6 +13,8 @@ from nodemgr.placement.rollouts import Decision, Instance
 from nodemgr.placement.scorer import ScorerSettings, ScorerTraining
 from tests.placement.support import SMALL, made_up, tiny
 
+pytestmark = pytest.mark.frameworks
+
 FEW = ScorerSettings(hidden=6, batches=2, placements=4, randoms=2, learning_rate=0.02)
 
 

@@ -36,6 +36,7 @@ def test_samples_are_drawn_at_random_and_never_more_than_there_are() -> None:
     assert len(stack.drawn(Random(1), 40)) == 6
 
 
+@pytest.mark.frameworks
 def test_the_networks_have_the_layers_of_the_source() -> None:
     training = SourceTraining(tiny, 1, 16)
     widths = source_method.exported(training.policy, {}).widths
@@ -43,6 +44,7 @@ def test_the_networks_have_the_layers_of_the_source() -> None:
     assert source_method.exported(training.value, {}).widths == (18, 256, 196, 196, 128, 1)
 
 
+@pytest.mark.frameworks
 def test_the_forward_pass_in_c_is_that_of_torch() -> None:
     import torch
 
@@ -59,6 +61,7 @@ def makespan_hours(training: SourceTraining, instance: Instance) -> float:
     return batch_model.run(instance.jobs, instance.failures, policy).makespan_ms / HOUR_MS
 
 
+@pytest.mark.frameworks
 def test_it_finds_the_optimum_of_a_tiny_case() -> None:
     """One of four GPUs is bad; the optimum keeps the long jobs from it."""
     training = SourceTraining(tiny, 3, GPUS)
@@ -68,6 +71,7 @@ def test_it_finds_the_optimum_of_a_tiny_case() -> None:
     assert found == [3.0] * 5
 
 
+@pytest.mark.frameworks
 def test_a_training_is_that_of_its_seed_and_can_be_resumed() -> None:
     def draw(random: Random, seed: str) -> Instance:
         return made_up(seed, SMALL, 8)

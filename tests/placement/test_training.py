@@ -23,6 +23,7 @@ def begun(folder: Path, rounds: int = 6) -> Training:
     return Training(trainer, Files(folder / "own.json"), rounds, dict(GIVEN))
 
 
+@pytest.mark.frameworks
 def test_a_training_that_was_stopped_and_resumed_ends_with_the_same_weights(
     tmp_path: Path,
 ) -> None:
@@ -41,6 +42,7 @@ def test_a_training_that_was_stopped_and_resumed_ends_with_the_same_weights(
     assert not second.files.checkpoint.exists()
 
 
+@pytest.mark.frameworks
 def test_the_curve_is_a_row_for_each_round(tmp_path: Path) -> None:
     run = begun(tmp_path, 2)
     run.run(lambda progress: None, lambda: False)
@@ -50,6 +52,7 @@ def test_the_curve_is_a_row_for_each_round(tmp_path: Path) -> None:
     assert [float(row["reward"]) for row in rows] == [row.reward for row in run.curve]
 
 
+@pytest.mark.frameworks
 def test_a_checkpoint_of_other_options_is_refused_in_one_line(tmp_path: Path) -> None:
     begun(tmp_path, 1).run(lambda progress: None, lambda: False)
     other = begun(tmp_path)
@@ -58,6 +61,7 @@ def test_a_checkpoint_of_other_options_is_refused_in_one_line(tmp_path: Path) ->
         other.resume()
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 cut"])
 def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     run = begun(tmp_path)

@@ -16,12 +16,11 @@ from client_plugin.prediction import findings
 from client_plugin.prediction.findings import Findings
 from client_plugin.prediction.watch import Watched, WatchOrder, watch
 from nodemgr.core.forecast import features as manager
-from tests.support.installed import require
 from tests.support.limits import WAIT_LIMIT_S
 
 from .forked import HOOK, Forks, forks
 
-require("torch", "PyTorch")
+pytestmark = pytest.mark.frameworks
 
 
 def written(code: str, directory: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -20,8 +19,7 @@ from tests.support.limits import WAIT_LIMIT_S
 from .forked import HOOK, Forks, forks
 from .test_pytorch import found, run
 
-if importlib.util.find_spec("tensorflow") is None:
-    pytest.skip("TensorFlow is not installed", allow_module_level=True)
+pytestmark = pytest.mark.frameworks
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ measured, and forecast.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -18,9 +17,6 @@ import pytest
 
 from tests.support.limits import WAIT_LIMIT_S
 
-if importlib.util.find_spec("tensorflow") is None:
-    pytest.skip("TensorFlow is not installed", allow_module_level=True)
-
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, os, sys
@@ -29,6 +25,8 @@ import tensorflow as tf
 import keras_memory
 from client_plugin.prediction import bfc_allocator
 from client_plugin.prediction.tensorflow import flat_graph, rewriting
+
+pytestmark = pytest.mark.frameworks
 
 tf.config.threading.set_inter_op_parallelism_threads(1)
 memory = tf.config.experimental

@@ -5,7 +5,6 @@ The programs are those of tests/clients.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -21,12 +20,6 @@ PROGRAMS = ROOT / "tests" / "clients" / "programs"
 HEADERS = headers.find("cuda.h")
 
 
-def needs(module: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(
-        importlib.util.find_spec(module) is None, reason=f"{module} is not installed"
-    )
-
-
 def seen_by(env: World, *command: str | Path) -> dict[str, Any]:
     ran = env.run(*command)
     assert ran.returncode == 0, ran.stderr
@@ -35,7 +28,7 @@ def seen_by(env: World, *command: str | Path) -> dict[str, Any]:
     return seen
 
 
-@needs("cuda.bindings")
+@pytest.mark.frameworks
 def test_cuda_bindings(env: World) -> None:
     program = PROGRAMS / "bindings.py"
     seen = seen_by(env, sys.executable, "-I", program, str(500 * MIB))
@@ -50,7 +43,7 @@ def test_cuda_bindings(env: World) -> None:
     env.agree(0)
 
 
-@needs("numba_cuda")
+@pytest.mark.frameworks
 def test_numba_cuda(env: World) -> None:
     program = PROGRAMS / "numba_arrays.py"
     seen = seen_by(env, sys.executable, "-I", program, str(500 * MIB))
@@ -62,6 +55,7 @@ def test_numba_cuda(env: World) -> None:
     env.agree(0)
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("header", HEADERS, ids=[path.parent.parent.name for path in HEADERS])
 def test_a_program_written_against_the_vendors_header(header: Path, env: World) -> None:
     program = compiled(
@@ -77,7 +71,7 @@ def test_a_program_written_against_the_vendors_header(header: Path, env: World) 
     env.agree(0)
 
 
-@needs("pynvml")
+@pytest.mark.frameworks
 def test_a_monitor_without_a_lease_sees_what_the_env_may_have(
     make_world: Callable[..., World],
 ) -> None:
@@ -124,8 +118,8 @@ print(json.dumps({
 """
 
 
-@needs("torch")
-@needs("pynvml")
+@pytest.mark.frameworks
+@pytest.mark.frameworks
 def test_pytorch_finds_the_same_gpus_through_cuda_and_through_nvml(leased: World) -> None:
     """PyTorch reads CUDA_VISIBLE_DEVICES itself and looks its entries up in NVML.
 
@@ -150,7 +144,7 @@ print(json.dumps([
 """
 
 
-@needs("nvitop")
+@pytest.mark.frameworks
 def test_nvitop_shows_the_envs_gpus_and_tasks(leased: World) -> None:
     with leased.probe() as task:
         task.memory(100 * MIB)

@@ -369,6 +369,7 @@ def test_reasons_are_used(reason: str) -> None:
     )
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("header", headers.each("nvml.h"))
 def test_the_list_of_names_has_all_of_the_header(header: object) -> None:
     assert nvml_names(header.read_text()) <= set(read_nvml_names())  # type: ignore[attr-defined]

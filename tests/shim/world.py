@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from nodemgr import simulator
+from tests.client_c.compiled import objects_dir
 from tests.shim.manager_stub import ManagerStub
 from tests.support.limits import WAIT_LIMIT_S
 
@@ -76,10 +77,8 @@ def hooks(kind: str = "HOOK") -> Mapping[str, Hook]:
 def compiled(source: str, *flags: str) -> Path:
     """A C program of programs/, or the text of one, compiled once per run."""
     import hashlib
-    import tempfile
 
-    directory = Path(tempfile.gettempdir()) / f"nm-shim-{os.getuid()}"
-    directory.mkdir(exist_ok=True)
+    directory = objects_dir()
     text = (PROGRAMS / source).read_text() if source.endswith(".c") else source
     included = [
         (CSRC / name).read_text()

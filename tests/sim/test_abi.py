@@ -477,6 +477,7 @@ def _cases() -> list[object]:
     return cases
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize(("header", "tables", "layouts"), _cases())
 def test_abi_agrees_with_the_vendors_header(
     header: Path, tables: tuple[str, ...], layouts: tuple[Layout, ...], tmp_path: Path

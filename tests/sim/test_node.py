@@ -236,6 +236,7 @@ def test_every_stub_can_be_called() -> None:
     assert subprocess.run(command, check=False, timeout=WAIT_LIMIT_S).returncode == 0
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("header", headers.each("cuda.h"))
 def test_the_list_has_every_function_of_the_vendors_driver_header(header: Path) -> None:
     text = header.read_text()
@@ -247,6 +248,7 @@ def test_the_list_has_every_function_of_the_vendors_driver_header(header: Path) 
     }
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("header", headers.each("nvml.h"))
 def test_the_list_has_every_function_of_the_vendors_nvml_header(header: Path) -> None:
     declared = set(re.findall(r"nvmlReturn_t\s+DECLDIR\s+(nvml\w+)\s*\(", header.read_text()))
@@ -254,6 +256,7 @@ def test_the_list_has_every_function_of_the_vendors_nvml_header(header: Path) ->
     assert declared <= set(names.read_nvml_names())
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("header", headers.each("cuda.h"))
 def test_attributes_have_the_vendors_numbers(header: Path) -> None:
     rows = re.findall(

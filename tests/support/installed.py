@@ -12,19 +12,18 @@ import pytest
 def require(package: str, name: str) -> None:
     """Skip the test, or the module that is being collected, where the package is not installed.
 
-    `pytest.importorskip` would import it: PyTorch or TensorFlow into each worker.
+    `pytest.importorskip` would import it. Packages of the extra `frameworks` have a mark instead.
     """
     top = package.partition(".")[0]
     if importlib.util.find_spec(top) is None or importlib.util.find_spec(package) is None:
         pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 
-def later(package: str, name: str) -> Any:
-    """The package, imported at the first use of a public name of it; `require` of it at once.
+def later(package: str) -> Any:
+    """The package, imported at the first use of a public name of it.
 
     Each worker reads all test files: 20 s of PyTorch and TensorFlow for each of them.
     """
-    require(package, name)
 
     class Later:
         def __getattr__(self, attribute: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.installed import later
 
-torch = later("torch", "PyTorch")
+torch = later("torch")
 ROOT = Path(__file__).resolve().parents[2]
 SITE = str(ROOT / "sitecustomize")
 SAMPLES, BATCH, MOST, SEED = 400, 64, 8, 7

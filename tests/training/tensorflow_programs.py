@@ -12,8 +12,8 @@ from tests.support.installed import later
 from tests.training.programs import BATCH, CLASSES, FEATURES, MOST, SAMPLES, SEED, client, epochs_of
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-tf = later("tensorflow", "TensorFlow")
-keras = later("keras", "Keras")
+tf = later("tensorflow")
+keras = later("keras")
 
 
 def data() -> tuple[Any, Any, Any]:

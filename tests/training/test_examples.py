@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.installed import require
+import pytest
+
 from tests.support.limits import WAIT_LIMIT_S
 from tests.training import programs
 from tests.training.agent import Agent
+
+pytestmark = pytest.mark.frameworks
 
 
 def run(name: str, *arguments: str) -> str:
@@ -47,7 +50,6 @@ def test_the_example_of_pytorch_runs_with_two_workers(tmp_path: Path) -> None:
 
 
 def test_the_example_of_tensorflow_learns_on_one_device() -> None:
-    require("tensorflow", "TensorFlow")
     lines = run("elastic_tensorflow.py", "--epochs", "4").splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         f"epoch {epoch}, 1 workers" for epoch in range(4)

@@ -12,6 +12,8 @@ from tests.training import programs
 from tests.training.agent import Agent
 from tests.training.kills import judge, storm
 
+pytestmark = pytest.mark.frameworks
+
 
 @pytest.mark.slow
 def test_kills_at_random_instants_repeat_at_most_one_step(tmp_path: Path) -> None:

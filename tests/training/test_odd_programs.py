@@ -16,6 +16,8 @@ from tests.training.agent import Agent
 from tests.training.programs import torch
 from tests.training.test_pytorch import begun, finish
 
+pytestmark = pytest.mark.frameworks
+
 PLAN = SamplePlan(programs.SAMPLES, programs.BATCH, programs.MOST, 5, programs.SEED)
 CLOSE = 1e-5
 

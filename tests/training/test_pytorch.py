@@ -15,6 +15,8 @@ from tests.training import programs
 from tests.training.agent import Agent
 from tests.training.programs import torch
 
+pytestmark = pytest.mark.frameworks
+
 PLAN = SamplePlan(programs.SAMPLES, programs.BATCH, programs.MOST, 5, programs.SEED)
 CLOSE = 1e-5
 

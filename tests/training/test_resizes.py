@@ -13,6 +13,8 @@ from client_plugin.training.plan import SamplePlan
 from tests.training import programs
 from tests.training.agent import HOLD, Agent
 
+pytestmark = pytest.mark.frameworks
+
 PLAN = SamplePlan(
     programs.SAMPLES, programs.BATCH, programs.MOST, programs.epochs_of(200), programs.SEED
 )

@@ -11,7 +11,9 @@ import pytest
 
 from tests.support.installed import later
 
-torch = later("torch", "PyTorch")
+pytestmark = pytest.mark.frameworks
+
+torch = later("torch")
 
 
 class Ring:

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from client_plugin.training.pytorch.state_bytes import packed, unpacked
+from tests.support.installed import later
+
+pytestmark = pytest.mark.frameworks
+torch: Any = later("torch")
+state_bytes: Any = later("client_plugin.training.pytorch.state_bytes")
 
 
 class Trap:
@@ -40,7 +43,7 @@ def test_states_of_optimizers_and_schedulers_come_back_as_they_were() -> None:
         optimizer.step()
         scheduler.step()
     told = {"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
-    back = unpacked(packed(told))
+    back = state_bytes.unpacked(state_bytes.packed(told))
     again = torch.optim.AdamW(torch.nn.Linear(3, 2).parameters())
     again.load_state_dict(back["optimizer"])
     assert type(back["scheduler"]["milestones"]) is Counter
@@ -54,15 +57,16 @@ def test_states_of_optimizers_and_schedulers_come_back_as_they_were() -> None:
     [None, True, -1, 0.1, "é\0", [], (), [1, (2, "x")], {"a": {1: None}}, OrderedDict(b=1), {3, 4}],
 )
 def test_plain_values_keep_their_type(value: Any) -> None:
-    back = unpacked(packed(value))
+    back = state_bytes.unpacked(state_bytes.packed(value))
     assert (back, type(back)) == (value, type(value))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.bool, torch.complex64])
+@pytest.mark.parametrize("name", ["float64", "bfloat16", "bool", "complex64"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
-def test_tensors_keep_their_bits(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_tensors_keep_their_bits(name: str, shape: tuple[int, ...]) -> None:
+    dtype = getattr(torch, name)
     tensor = torch.ones(shape).to(dtype)
-    back = unpacked(packed([tensor, 1]))[0]
+    back = state_bytes.unpacked(state_bytes.packed([tensor, 1]))[0]
     assert (back.dtype, back.shape) == (dtype, torch.Size(shape))
     assert torch.equal(back, tensor)
 
@@ -71,10 +75,10 @@ def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
     trap = pickle.dumps(Trap(tmp_path / "ran"))
     for data in (bytes_of(trap), with_head(trap)):
         with pytest.raises(ValueError):  # noqa: PT011
-            unpacked(data)
+            state_bytes.unpacked(data)
     assert not (tmp_path / "ran").exists()
     with pytest.raises(TypeError, match="Trap"):
-        packed({"state": Trap(tmp_path / "ran")})
+        state_bytes.packed({"state": Trap(tmp_path / "ran")})
 
 
 @pytest.mark.parametrize(
@@ -90,9 +94,9 @@ def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_no_state_is_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
-        unpacked(with_head(text))
+        state_bytes.unpacked(with_head(text))
 
 
 def test_a_header_longer_than_the_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="cut off"):
-        unpacked(bytes_of((1 << 60).to_bytes(8, "big") + b"[]"))
+        state_bytes.unpacked(bytes_of((1 << 60).to_bytes(8, "big") + b"[]"))

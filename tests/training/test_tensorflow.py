@@ -19,6 +19,8 @@ from tests.training import tensorflow_programs as own
 from tests.training.agent import Agent
 from tests.training.tensorflow_programs import tf
 
+pytestmark = pytest.mark.frameworks
+
 PLAN = SamplePlan(programs.SAMPLES, programs.BATCH, programs.MOST, 7, programs.SEED)
 CLOSE = 1e-5
 SPAWNED = multiprocessing.get_context("spawn")

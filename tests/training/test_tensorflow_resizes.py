@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 
 from client_plugin.training.plan import SamplePlan
-from tests.support.installed import require
 from tests.training import kills, programs, test_resizes
 from tests.training import tensorflow_programs as own
 from tests.training.pooled import WorkerPool, pool
-
-require("tensorflow", "TensorFlow")
 
 __all__ = ["pool"]
 STEPS = 200
 PLAN = SamplePlan(
     programs.SAMPLES, programs.BATCH, programs.BATCH, programs.epochs_of(STEPS), programs.SEED
 )
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tensorflow_resizes")]
+pytestmark = [
+    pytest.mark.frameworks,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("tensorflow_resizes"),
+]
 
 
 @pytest.mark.parametrize(

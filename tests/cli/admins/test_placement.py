@@ -14,6 +14,7 @@ from tests.support.local import LocalManager
 SHORT = ("--gpus", "6", "--jobs", "5", "--rounds", "3")
 
 
+@pytest.mark.frameworks
 def test_the_documented_training_in_short_form_makes_weights_that_evaluate(
     nodemgr: Run, tmp_path: Path
 ) -> None:
@@ -32,6 +33,7 @@ def test_the_documented_training_in_short_form_makes_weights_that_evaluate(
     assert rows["random"]["to_random"] == [0.0, 0.0]
 
 
+@pytest.mark.frameworks
 def test_the_method_of_the_source_trains_on_a_trace(nodemgr: Run, tmp_path: Path) -> None:
     trace, out = tmp_path / "jobs.csv", tmp_path / "own.json"
     rows = [f"2017-10-09 07:{minute:02}:00,{600 + minute},{1 + minute % 8}" for minute in range(40)]
@@ -76,6 +78,7 @@ def test_used_weights_are_those_of_the_next_manager(nodemgr: Run, tmp_path: Path
     assert weights.load(tmp_path / learned.WEIGHTS_NAME) == weights.load(learned.SHIPPED)
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize(
     "body",
     [
@@ -90,7 +93,8 @@ def test_used_weights_are_those_of_the_next_manager(nodemgr: Run, tmp_path: Path
 def test_a_damaged_checkpoint_is_refused_in_one_line(
     nodemgr: Run, tmp_path: Path, body: object
 ) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     torch.save(body, tmp_path / "own.checkpoint")
     for words in (
         ("export", tmp_path / "own.checkpoint", tmp_path / "out.json"),
@@ -103,6 +107,7 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
     assert not (tmp_path / "out.json").exists()
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -112,8 +117,19 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
         (("train", *SHORT, "--out", "own.checkpoint"), "is the name of another file"),
         (("train", *SHORT, "--out", "own.csv"), "is the name of another file"),
         (("export", "own.checkpoint", "own.checkpoint"), "is the name of another file"),
-        (("evaluate", "--weights", "/none.json"), "cannot be read"),
         (("export", "/none.checkpoint", "/tmp/none.json"), "is no checkpoint"),
+    ],
+)
+def test_faults_of_a_training_are_one_line(
+    nodemgr: Run, words: tuple[str, ...], fault: str
+) -> None:
+    test_faults_are_one_line(nodemgr, words, fault)
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("evaluate", "--weights", "/none.json"), "cannot be read"),
         (("train", "--gpus", "0"), "0 is not in the range"),
         (("evaluate", "--drift", "1s", "--seeds", "2"), "no cluster can be simulated"),
     ],

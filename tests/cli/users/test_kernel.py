@@ -55,6 +55,7 @@ def spec(directory: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.frameworks
 def test_a_kernelspec_runs_the_kernel_in_the_environment(
     verb: Run, alice: EnvStandIn, data: Path, short_dir: Path
 ) -> None:

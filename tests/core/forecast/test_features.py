@@ -12,9 +12,8 @@ from client_plugin.messages.form import Message
 from nodemgr.core.forecast import features as form
 from nodemgr.core.forecast.features import FeaturesError, WorkRow
 from nodemgr.core.model import messages
-from tests.core.forecast.trainings import features
+from tests.core.forecast.trainings import features, is_of
 from tests.support.examples import examples
-from tests.support.lines import is_of
 
 TASK_A = {
     "addv2": 2000, "conv2d": 4800, "maxpool": 3200, "relu": 0, "matmul": 4200, "avgpool": 0,

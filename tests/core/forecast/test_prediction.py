@@ -14,8 +14,7 @@ from nodemgr.core.forecast.prediction import Known, ModelForecast, Source
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Quota
 from nodemgr.core.model.values import replace
-from tests.core.forecast.trainings import A100, GIB, features, owner, sample, text, weights
-from tests.support.lines import is_of
+from tests.core.forecast.trainings import A100, GIB, features, is_of, owner, sample, text, weights
 
 FIRST = 4 * GIB + prediction.DEFAULT_CONSTANT_BYTES
 """The memory of the model, before tasks have shown what a context takes."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from string import Formatter
 from typing import Any
 
+from client_plugin.messages.form import Message
 from nodemgr.core.forecast.features import Features, WorkRow
 from nodemgr.core.forecast.network import INPUTS, SCHEMA_VERSION
 from nodemgr.core.forecast.samples import NOTHING_PREDICTED, Predicted, Sample, SampleOwner
@@ -77,3 +80,14 @@ def weights(
 
 def text(body: object) -> str:
     return json.dumps(body)
+
+
+def is_of(row: Message, line: str) -> bool:
+    """Whether the line is the row's template with some values in its fields."""
+    parts = Formatter().parse(row.template)
+    return (
+        re.fullmatch(
+            "".join(re.escape(text) + (".*" if name else "") for text, name, *_ in parts), line
+        )
+        is not None
+    )

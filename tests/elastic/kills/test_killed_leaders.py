@@ -83,9 +83,9 @@ def test_a_shell_finds_exit_code_137(manager: Manager, tmp_path: Path) -> None:
     assert manager.events().expect("task.ended")["env"] == "alice"
 
 
+@pytest.mark.frameworks
 @pytest.mark.slow
 def test_a_job_starts_again_from_its_checkpoint(manager: Manager, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     checkpoint, lines = tmp_path / "checkpoint", tmp_path / "lines"
     options = ["--env", "alice", "--gpus", "1-2", "--elastic", "--max-restarts", "1", "--"]
     command = [sys.executable, str(SCRIPT), str(checkpoint), str(lines)]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("numpy")
 from tests.elastic.kills import problem
 from tests.elastic.kills.series import SUMS, LeaderLife, judge, play
+
+pytestmark = pytest.mark.frameworks
 
 KILLS = int(os.environ.get("NODEMGR_KILLS", "4"))
 
@@ -22,8 +23,6 @@ EXACT = 1e-9
 @pytest.mark.parametrize("sums", SUMS)
 def test_kills_at_random_instants(tmp_path: Path, sums: str) -> None:
     """CONTRIBUTING.md "Test" has the command of the long series."""
-    if sums == "gloo":
-        pytest.importorskip("torch")
     print(play(tmp_path, KILLS, 1, sums))
 
 

@@ -42,6 +42,7 @@ def typedefs(header: Path) -> dict[str, int]:
     }
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("header", HEADERS, ids=[str(path.parent.parent.name) for path in HEADERS])
 def test_rows_agree_with_the_headers(header: Path) -> None:
     known = typedefs(header)
@@ -55,6 +56,7 @@ def test_rows_agree_with_the_headers(header: Path) -> None:
         assert known.get(f"{hook.base}_v{hook.since}{suffix}") == len(hook.types), hook.name
 
 
+@pytest.mark.frameworks
 @pytest.mark.skipif(not HEADERS, reason=headers.WHY_SKIPPED.format("cuda.h"))
 def test_there_was_a_header_to_compare_with() -> None:
     assert typedefs(HEADERS[0])

@@ -73,6 +73,7 @@ def test_a_function_is_of_one_class() -> None:
     assert len(NEEDS_ROWS) == len(STARTS) + len(ALLOCATES) + len(FREES) + len(TELLS)
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("header", HEADERS, ids=[str(path.parent.parent.name) for path in HEADERS])
 def test_the_headers_declare_nothing_else(header: Path) -> None:
     """Red here: a newer CUDA.
