@@ -59,12 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
     background jobs, and children inherit that.
     """
     if not hasattr(config, "workerinput"):
+        config.stash[LEFTOVERS] = Leftovers()
         objects = tempfile.TemporaryDirectory(prefix="nmo")
         os.chmod(objects.name, 0o755)  # programs of other users are compiled there, too
         os.environ[OBJECTS] = objects.name
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{objects.name}/inductor"  # else in /tmp for good
         config.add_cleanup(objects.cleanup)
-        config.stash[LEFTOVERS] = Leftovers(own=objects.name)
     if names_folders(config):
         config.option.markexpr = CHOSEN.get(config.option.markexpr, config.option.markexpr)
     for number, handler in (
@@ -88,16 +88,20 @@ def lacks_frameworks() -> bool:
     return False
 
 
+def left(config: pytest.Config) -> list[str]:
+    """The temporary files that this run left, or one beside it."""
+    leftovers = config.stash.get(LEFTOVERS, None)
+    return [] if leftovers is None else leftovers.found(but=os.environ[OBJECTS])
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A run that leaves files in /tmp fails, unless they may be those of a run beside it."""
-    leftovers = session.config.stash.get(LEFTOVERS, None)
-    if leftovers is not None and leftovers.found() and leftovers.is_alone():
+    """A run that leaves files in a /tmp of its own fails."""
+    if left(session.config) and session.config.stash[LEFTOVERS].are_ours:
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    leftovers = terminalreporter.config.stash.get(LEFTOVERS, None)
-    if leftovers is not None and (found := leftovers.found()):
+    if found := left(terminalreporter.config):
         terminalreporter.write_line(f"left by this run or one beside it: {', '.join(found)}")
     if lacks_frameworks():
         terminalreporter.write_line(WITHOUT_FRAMEWORKS)

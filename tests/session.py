@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import re
@@ -16,33 +15,25 @@ OURS = re.compile(
 
 
 class Leftovers:
-    """Made when the run begins. Runs beside each other share a lock of the directory."""
+    """Made when the run begins, before it has a temporary file."""
 
-    def __init__(self, *, own: str) -> None:
-        """`own`: a name that may be there."""
-        self._places = {Path("/tmp"), Path(tempfile.gettempdir())}
-        self._before = {*self._names(), own}
-        self._lock = os.open("/tmp", os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+    def __init__(self) -> None:
+        self._places = {"/tmp", tempfile.gettempdir()}
+        self._before = self._names()
+        self.are_ours = not os.listdir("/tmp")
+        """Nothing else was there, as in the /tmp that .ci/run mounts: what is left is ours."""
 
     def _names(self) -> set[str]:
         return {
-            str(place / name)
+            f"{place}/{name}"
             for place in self._places
             for name in os.listdir(place)
             if OURS.fullmatch(name)
         }
 
-    def found(self) -> list[str]:
-        return sorted(self._names() - self._before)
-
-    def is_alone(self) -> bool:
-        """False: another run is under way, and what is found may be its own."""
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    def found(self, *, but: str) -> list[str]:
+        """`but`: a path that may be there."""
+        return sorted(self._names() - self._before - {but})
 
 
 def processors(groups: str | None = None, root: Path = Path("/sys/fs/cgroup")) -> int:
