@@ -113,7 +113,9 @@ def test_a_line_of_proc_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_child_that_is_new_counts_with_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of two seconds that took one of CPU: in the last second, half of that."""
     ticks = os.sysconf("SC_CLK_TCK")
-    boot_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) * ticks // S
+    now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda _clock: now_ns)  # it stands still
+    boot_ticks = now_ns * ticks // S
     table = {1: (0, 0, boot_ticks - 100 * ticks), 2: (1, ticks, boot_ticks - 2 * ticks)}
 
     def fields(pid: int) -> list[bytes]:
