@@ -6,7 +6,7 @@ clocks. None is a figure that is not known; it never stands for zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ from nodemgr.core.state.node_state import State
 
 SCHEMA_VERSION = 1
 SECOND_NS = 1_000_000_000
+Idle = tuple[int | None, str | None]
+"""(seconds, `idle_source`)."""
 SAMPLED = "nvml"
 """`idle_source`: the time since NVML last showed a use of the task."""
 SAMPLED_AT_LEAST = "nvml_at_least"
@@ -137,16 +139,13 @@ def of_task(state: State, task: Task, readings: Readings) -> TaskFigures:
         percent.append(None if part_bytes is None else min(100, part))
         since_ns = max(since_ns, use.since_ns)
     gates = _gates(task, readings)
+    idle = _idle(used_ns, since_ns, None in percent, readings.at_ns)
     return TaskFigures(
         _sum(memory),
         memory,
         None if (total := _sum(percent)) is None else round(total / len(percent)),
         percent,
-        *(
-            _idle_in_gates(gates, readings.at_ns)
-            if gates
-            else _idle(used_ns, since_ns, None in percent, readings.at_ns)
-        ),
+        *(_idle_in_gates(gates, idle, task.gpus, readings) if gates else idle),
         round(sum(use.used_percent for use in gates) / len(task.gpus)) if gates else None,
         *_host(members, readings),
     )
@@ -159,10 +158,24 @@ def _gates(task: Task, readings: Readings) -> list[GateUse]:
     return known if len(known) == len(found) else []
 
 
-def _idle_in_gates(gates: list[GateUse], at_ns: int) -> tuple[int, str]:
-    """(seconds, source)."""
+def _idle_in_gates(
+    gates: list[GateUse], sampled: Idle, gpus: Iterable[Uuid], readings: Readings
+) -> Idle:
+    """The shorter time of the gates and of NVML: a neighbour can write into the gates.
+
+    Where NVML has no samples of processes, a use of the GPU may be this task's.
+    """
     active_ns = max(use.active_ns for use in gates)
-    return max(0, at_ns - active_ns) // SECOND_NS, LAUNCHES
+    seconds = max(0, readings.at_ns - active_ns) // SECOND_NS
+    if sampled[0] is None:
+        whole = [readings.sensors.get(uuid, NO_SENSORS).utilization_percent for uuid in gpus]
+        if None in whole:
+            return None, None
+        if any(whole):
+            return 0, SAMPLED
+    elif sampled[1] == SAMPLED and sampled[0] < seconds:
+        return sampled
+    return seconds, LAUNCHES
 
 
 def unknown(gpus: int) -> TaskFigures:
@@ -199,10 +212,8 @@ def _memory_on(uuid: Uuid, members: list[Process], state: State, readings: Readi
     return min(total_bytes, sum_bytes)
 
 
-def _idle(
-    used_ns: int, since_ns: int, is_part_unknown: bool, at_ns: int
-) -> tuple[int | None, str | None]:
-    """(seconds, source). With a part unknown, only a use in the last reading is certain."""
+def _idle(used_ns: int, since_ns: int, is_part_unknown: bool, at_ns: int) -> Idle:
+    """With a part unknown, only a use in the last reading is certain."""
     if used_ns and (not is_part_unknown or used_ns >= at_ns):
         return max(0, at_ns - used_ns) // SECOND_NS, SAMPLED
     if is_part_unknown:

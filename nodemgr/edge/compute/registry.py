@@ -309,7 +309,8 @@ class Gates:
                 use = place.page.gate.use(place.slot)
                 elapsed_ns = max(1, now_ns - place.read_ns)
                 used_ns = min(elapsed_ns, max(0, use.used_ns - place.used_ns))
-                active_ns = min(now_ns, max(use.last_activity_ns, place.since_ns))
+                before_ns = place.since_ns if place.use is None else place.use.active_ns
+                active_ns = min(now_ns, max(use.last_activity_ns, before_ns))  # never back
                 place.use = GateUse(round(100 * used_ns / elapsed_ns), active_ns)
                 place.read_ns, place.used_ns = now_ns, use.used_ns
                 since_ns = use.waiting_since_ns

@@ -217,9 +217,31 @@ def test_gated_processes_tell_use_and_idle_time_themselves() -> None:
         (key(10), "GPU-0"): GateUse(30, node.now_ns - 7 * S),
         (key(10), "GPU-1"): GateUse(11, node.now_ns - 9 * S),
     }
-    found = task(node, readings(node, gates=gates))
+    unused = {uuid: GpuUse(node.now_ns - 60 * S, {}, {}) for uuid in ("GPU-0", "GPU-1")}
+    found = task(node, readings(node, gates=gates, use=unused))
     assert (found.compute_used_percent, found.idle_seconds) == (20, 7)
     assert found.idle_source == "launches"
+
+
+def forged(node: Node) -> dict[Any, GateUse]:
+    """A neighbour has written that the task launched nothing for ten minutes."""
+    return {(key(10), uuid): GateUse(0, node.now_ns - 600 * S) for uuid in ("GPU-0", "GPU-1")}
+
+
+def test_a_use_that_the_driver_shows_ends_an_idle_time_of_the_gates() -> None:
+    node = node_of_one_task()
+    found = task(node, readings(node, gates=forged(node)))
+    assert (found.idle_seconds, found.idle_source) == (0, "nvml")
+
+
+@pytest.mark.parametrize(("percent", "idle"), [(90, 0), (0, 600), (None, None)])
+def test_where_the_driver_samples_no_process_a_use_of_the_gpu_counts(
+    percent: int | None, idle: int | None
+) -> None:
+    node = node_of_one_task()
+    sensors = {"GPU-0": GpuSensors(0), "GPU-1": GpuSensors(percent)}
+    found = task(node, readings(node, gates=forged(node), use={}, sensors=sensors))
+    assert found.idle_seconds == idle
 
 
 def test_of_a_process_that_is_gated_on_one_gpu_alone_the_driver_tells() -> None:

@@ -317,6 +317,16 @@ def test_a_reading_has_the_use_since_the_last(node: Node) -> None:
     assert node.gates.uses() == {("unix:10:1", "GPU-0"): GateUse(0, NOW_NS + 5)}
 
 
+def test_a_last_activity_that_goes_back_changes_nothing(node: Node) -> None:
+    """A neighbour has written it: the page is shared."""
+    files = node.grants(task_of(1), 10)
+    for written_ns in (NOW_NS + 5, 0):
+        with turns_of(files) as turns:
+            turns.row(0, {LAST_ACTIVITY: written_ns})
+        node.gates.read(NOW_NS + SECOND_NS)
+        assert node.gates.uses()["unix:10:1", "GPU-0"].active_ns == NOW_NS + 5
+
+
 def test_a_process_that_never_launched_is_idle_since_its_grant(node: Node) -> None:
     node.grants(task_of(1), 10)
     node.gates.read(NOW_NS + SECOND_NS)

@@ -226,8 +226,7 @@ def test_figures_come_from_the_page(manager: LocalManager, make_client: Client) 
     until(lambda: task_of(manager, client)["compute_used_percent"] is not None, "no reading")
     task = task_of(manager, client)
     assert task["compute_used_percent"] == 0
-    assert task["idle_source"] == "launches"
-    assert 0 <= task["idle_seconds"] <= WAIT_LIMIT_S
+    assert task["idle_seconds"] is None, "NVML shows nothing here: the page alone is not believed"
 
 
 def test_a_restarted_manager_gives_fresh_pages_at_the_rejoin(
