@@ -60,6 +60,10 @@ ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Before the manager is ready they have their default action; after that they end it cleanly."""
 
 
+LOOK_S = 2.0
+"""Between two looks at the run directory: a cleaner of /tmp, or logind, may remove it."""
+
+
 class ServiceFault(Exception):
     """The manager cannot start or has failed. The message is one line, with the remedy."""
 
@@ -102,6 +106,8 @@ class Service:
         self.loop, self._selector = new_loop()
         self._closing = contextlib.ExitStack()
         self._ending = False
+        self._gone: MessageLine | None = None
+        """The fault of the run directory at the last look."""
         self._lock: os.stat_result
         self.parts: ManagerParts
         self._page: WebPage
@@ -256,12 +262,22 @@ class Service:
         stderr_log.say(self._ready_line())
         self._supervisor.notify("READY=1")
         Watchdog(self.loop, self._supervisor, self._fault).pat()
+        self._look()
         try:
             self.loop.run_forever()
         finally:
             # a second signal adds nothing, and soon has no handler
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
             self.close()
+        if self._gone is not None:
+            raise ServiceFault(self._gone)
+
+    def _look(self) -> None:
+        self._gone = self._fault()
+        if self._gone is None:
+            self.loop.call_later(LOOK_S, self._look)
+        else:
+            self.loop.stop()
 
     def _told_to_end(self, number: signal.Signals) -> None:
         if not self._ending:
@@ -294,15 +310,18 @@ class Service:
         return log.READY(directory=settings.run_dir, facts=", ".join(said))
 
     def _fault(self) -> MessageLine | None:
-        """For the watchdog: why no client can find this manager."""
+        """Why no client can find this manager."""
         if self._can_be_found():
             return None
         return log.RUN_DIRECTORY_GONE(directory=self.settings.run_dir)
 
     def _can_be_found(self) -> bool:
-        """Whether the run directory is still the one that this manager locked."""
+        """Whether the run directory is still the one that this manager locked, with its sockets."""
         try:
-            now = os.stat(self.settings.run_dir / rundir.LOCK_FILE)
+            now, *_ = (
+                os.stat(self.settings.run_dir / name)
+                for name in (rundir.LOCK_FILE, rundir.CONTROL_SOCKET, rundir.EVENTS_SOCKET)
+            )
         except OSError:
             return False
         return os.path.samestat(now, self._lock)

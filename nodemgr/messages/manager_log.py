@@ -25,8 +25,9 @@ PAGE_AT = Part(WEB, "web page at {url}")
 ENDS = Notice(MANAGER, "ends ({signal}); {tasks} and their memory stay as they are")
 RUN_DIRECTORY_GONE = Message(
     NODE,
-    "{directory} was removed or replaced, and no client finds this manager",
-    "the service manager restarts it",
+    "{directory} or its sockets were removed or replaced, and no client finds this manager",
+    "start it again, if no service manager does: running tasks and jobs go on; a container that "
+    "has this directory must be started again",
 )
 RIGHTS_NOT_DROPPED = Message(
     RIGHTS,

@@ -90,10 +90,27 @@ def test_the_watchdog_is_patted_until_no_client_can_find_the_manager(
     for _ in range(3):
         supervisor.hear_until("WATCHDOG=1")
     manager.run_dir.rename(manager.run_dir.with_name("elsewhere"))
-    manager.wait_for_line(f"{manager.run_dir} was removed or replaced")
-    manager.run_dir.with_name("elsewhere").rename(manager.run_dir)
+    assert manager.wait() == 1
     supervisor.hear_all()
-    before = len(supervisor.heard)
-    manager.stop()
-    supervisor.hear_all()
-    assert supervisor.heard[before:] == ["STOPPING=1"]
+    assert supervisor.heard[-1] == "STOPPING=1"
+    assert f"{manager.run_dir} or its sockets were removed or replaced" in manager.log
+
+
+@pytest.mark.parametrize("lost", [".", "manager.lock", "control.sock"])
+def test_a_manager_whose_run_directory_goes_ends_and_the_next_one_has_its_tasks(
+    make_manager: Make, lost: str
+) -> None:
+    """As a cleaner of /tmp or logind removes it. It does not go on where no client finds it."""
+    manager = make_manager(simulate="1x8GiB")
+    manager.quota("alice", 1)
+    program = manager.hold("alice", "-b", str(GIB))
+    assert said(program)["error"] is None
+    if lost == ".":
+        manager.run_dir.rename(manager.run_dir.with_name("elsewhere"))
+    else:
+        (manager.run_dir / lost).unlink()
+    assert manager.wait() == 1
+    assert f"{manager.run_dir} or its sockets were removed or replaced" in manager.log
+    if lost != ".":  # a simulated node's GPUs are in there
+        manager.start()
+        assert [row["id"] for row in manager.status()["tasks"]] == ["t1"]
