@@ -60,8 +60,8 @@ ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Before the manager is ready they have their default action; after that they end it cleanly."""
 
 
-LOOK_S = 2.0
-"""Between two looks at the run directory: a cleaner of /tmp, or logind, may remove it."""
+RUN_DIR_CHECK_S = 2.0
+"""Between two checks of the run directory: a cleaner of /tmp, or logind, may remove it."""
 
 
 class ServiceFault(Exception):
@@ -107,7 +107,7 @@ class Service:
         self._closing = contextlib.ExitStack()
         self._ending = False
         self._gone: MessageLine | None = None
-        """The fault of the run directory at the last look."""
+        """The fault of the run directory at the last check."""
         self._lock: os.stat_result
         self.parts: ManagerParts
         self._page: WebPage
@@ -262,7 +262,7 @@ class Service:
         stderr_log.say(self._ready_line())
         self._supervisor.notify("READY=1")
         Watchdog(self.loop, self._supervisor, self._fault).pat()
-        self._look()
+        self._check_run_dir()
         try:
             self.loop.run_forever()
         finally:
@@ -272,10 +272,10 @@ class Service:
         if self._gone is not None:
             raise ServiceFault(self._gone)
 
-    def _look(self) -> None:
+    def _check_run_dir(self) -> None:
         self._gone = self._fault()
         if self._gone is None:
-            self.loop.call_later(LOOK_S, self._look)
+            self.loop.call_later(RUN_DIR_CHECK_S, self._check_run_dir)
         else:
             self.loop.stop()
 
