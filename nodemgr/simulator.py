@@ -558,7 +558,7 @@ def create_of(
     for index, gpu in enumerate(gpus):
         uuid = (ctypes.c_ubyte * 16)(*_uuid(directory, index))
         shape.devices[index] = _DeviceShape(uuid, models()[gpu.model].number, 0, gpu.memory_bytes)
-    path = os.fsencode(directory / STATE_FILE)
+    path = os.fsencode((directory / STATE_FILE).resolve())  # a link there stays
     _check(
         _library().nm_sim_create(path, ctypes.byref(shape)),
         f"create {count} devices in {directory}",

@@ -33,6 +33,8 @@ from nodemgr.edge.assembly.manager_parts import (
     udp_address,
 )
 from nodemgr.edge.clients.udp import UdpAddressError
+from nodemgr.edge.containers.cdi_files import CDI_DIRS
+from nodemgr.edge.containers.simulator_mount import set_apart
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.gate.device_gate import Gate, GateUnavailable, gate_by_setting
@@ -207,8 +209,10 @@ class Service:
     def _nvml(self, known: list[Gpu]) -> GpuSource:
         if self.settings.simulate is None:
             return Nvml(known=known)
-        from nodemgr.edge.setup.simulated_node import prepare_node
+        from nodemgr.edge.setup.simulated_node import prepare_node, state_file
 
+        if self.settings.cdi_dir in CDI_DIRS and os.geteuid() == 0:
+            set_apart(state_file(self.settings.run_dir / rundir.SIMULATOR_DIR))
         directory = prepare_node(
             self.settings.run_dir / rundir.SIMULATOR_DIR, self.settings.simulate
         )

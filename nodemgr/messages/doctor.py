@@ -345,6 +345,12 @@ CDI_NODE_MISSING = CheckDetail(
     "{node} is not there, so programs in containers find no CUDA: nvidia-modprobe -u -c=0, then"
     " restart the manager",
 )
+SIMULATOR_NOT_SHARED = CheckDetail(
+    CONTAINER,
+    "containers get no simulated driver: {path} is not on a mount of its own (nosuid, nodev,"
+    " noexec) that the whole node sees. Remove the file and start the manager anew as root, outside"
+    " of a mount namespace",
+)
 ALL_JOBS_KNOWN = CheckDetail(NODE, "the store knows all that runs and has run here")
 GATE_ON = CheckDetail(CONTAINER, "on, by eBPF: {count} container{plural} behind it")
 GATE_OFF_BY_SETTING = CheckDetail(SETTINGS, "off, as the settings say (device_gate)")

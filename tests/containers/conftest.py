@@ -6,6 +6,7 @@ They are a manager with a CDI file that podman reads, and containers on its devi
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -33,7 +34,7 @@ def kind() -> str:
 @pytest.fixture
 def node(make_manager: Callable[..., Manager], kind: str) -> Iterator[Manager]:
     """A manager on two simulated GPUs of 16 GiB."""
-    yield make_manager(
+    manager = make_manager(
         simulate="2x16GiB",
         environment={
             "NODEMGR_CDI_DIR": str(podman.CDI_DIR),
@@ -41,6 +42,9 @@ def node(make_manager: Callable[..., Manager], kind: str) -> Iterator[Manager]:
             "NODEMGR_TIMEOUT_MS": "2000",
         },
     )
+    yield manager
+    # while the manager still has the file open: pytest removes the directory
+    subprocess.run(["umount", "--lazy", manager.run_dir / "sim" / "apart"], check=False)
     (podman.CDI_DIR / (kind.partition(".")[0] + ".json")).unlink(missing_ok=True)
 
 

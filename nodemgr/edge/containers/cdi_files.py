@@ -21,6 +21,7 @@ from client_plugin.ways import locations
 from nodemgr import arrival
 from nodemgr.core.views import cdi
 from nodemgr.edge.containers import payload
+from nodemgr.edge.containers.simulator_mount import may_be_shared
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import SIMULATOR_DIR, make_open, refresh
 from nodemgr.edge.kernel.device_nodes import GPU_MAJOR
@@ -95,7 +96,17 @@ class Containers:
 
     def missing(self) -> MessageLine | None:
         """The part that containers need and cannot get, in one line; None: all is there."""
-        return None if self._simulated else missing_node()
+        if not self._simulated:
+            return missing_node()
+        state, is_read = self._state_file(), self.path.parent in CDI_DIRS
+        if may_be_shared(state) or not is_read:
+            return None
+        return doctor.SIMULATOR_NOT_SHARED(path=state)
+
+    def _state_file(self) -> Path:
+        from nodemgr.simulator import STATE_FILE
+
+        return self._run_dir / SIMULATOR_DIR / STATE_FILE
 
     def settle(self, envs: Iterable[str]) -> None:
         """Writes the present devices. A failure is reported, kept, and harms nothing else."""
@@ -154,7 +165,7 @@ class Containers:
                 for place in (str(CONTAINER_PAYLOAD_DIR / "bin" / "nodemgr"), VERBS_ON_PATH)
             ),
         ]
-        if self._simulated:
+        if self._simulated and may_be_shared(self._state_file()):
             return cdi.Edits((*mounts, *self._simulator()), hooks=_arrival())
         return cdi.Edits(tuple(mounts), gpu_nodes(), _arrival())
 
@@ -168,7 +179,7 @@ class Containers:
             for name in CLIENT_LIBRARIES
         ]
         state = cdi.Mount(
-            str(home / STATE_FILE),
+            str(self._state_file().resolve()),
             str(CONTAINER_PAYLOAD_DIR / SIMULATOR_DIR / STATE_FILE),
             writable=True,
         )

@@ -27,7 +27,7 @@ from nodemgr.edge.kernel.processes import process_key
 from nodemgr.messages import executor
 
 FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
-RECORD_LINE_BYTES, LIMIT_BYTES = 512, 32
+RECORD_LINE_BYTES, LIMIT_BYTES, BOOT_BYTES = 512, 32, 64
 MAX_TAIL_BYTES = 4_096
 MAX_ORDER_BYTES = 8 * 2**20
 FACTS_BYTES = 1_024
@@ -246,15 +246,31 @@ class AttemptFiles:
         return claim is not None and claim.supervisor is None
 
     def remove(self) -> None:
-        """Remove the directory of an attempt that cannot begin any more."""
+        """Remove the directory; a process that still has a file of it open holds no disk."""
+        for name in _entries(self.directory):
+            self._cut(name, 0)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _cut(self, name: str, most_bytes: int) -> None:
+        """Never waits: a process that has the file open may hold a lease on it."""
+        with contextlib.suppress(OSError):
+            descriptor = self._open(name, os.O_WRONLY)
+            try:
+                if os.fstat(descriptor).st_size > most_bytes:
+                    os.ftruncate(descriptor, most_bytes)
+            finally:
+                os.close(descriptor)
 
     def boot(self) -> str:
         """The boot in which it was made; empty where that cannot be read."""
         for name in _entries(self.directory):
             if name == FREE or _CLAIM.fullmatch(name):
                 with contextlib.suppress(OSError):
-                    return (self.directory / name).read_text(errors="replace")
+                    descriptor = self._open(name, os.O_RDONLY)
+                    try:
+                        return os.read(descriptor, BOOT_BYTES).decode("ascii", "replace")
+                    finally:
+                        os.close(descriptor)
         return ""
 
     def forget_order(self) -> None:
@@ -308,6 +324,14 @@ class AttemptFiles:
         except OSError:
             return 0
 
+    def room_bytes(self) -> int:
+        """The room of all its files on the disk."""
+        room = 0
+        for name in _entries(self.directory):
+            with contextlib.suppress(OSError):
+                room += os.stat(self.directory / name, follow_symlinks=False).st_blocks * 512
+        return room
+
     def log_room_bytes(self) -> int:
         """The log's room on the disk.
 
@@ -322,15 +346,17 @@ class AttemptFiles:
     def bound_log(self, most_bytes: int) -> None:
         """When the attempt has ended.
 
-        Our supervisor keeps the log within `most_bytes` (0: any); a supervisor in a container may
-        be any program of that user. Such a log is replaced: a process that still has the old file
-        open writes to no log.
+        Our supervisor keeps the log within `most_bytes` (0: any). A supervisor in a container that
+        an earlier version gave the files may be any program of that user: its log is replaced, so
+        that a process that still has the old file open writes to no log.
         """
+        self._cut("record", 2 * RECORD_LINE_BYTES)
+        self._cut("limit", LIMIT_BYTES)
         if most_bytes == 0 or self.log_room_bytes() <= 2 * most_bytes:
             return
         fresh = self.directory / f".{LOG}"
+        self._cut(LOG, 0)
         with contextlib.suppress(OSError):
-            os.truncate(self.directory / LOG, 0)
             fresh.unlink(missing_ok=True)
             line = executor.OUTPUT_WAS_LARGE(limit=most_bytes)
             _write(fresh, f"nodemgr: {line}\n".encode())

@@ -225,6 +225,8 @@ class NodeFactory:
             name[0] == job_id for name in self._attempts
         ):
             self._told = {name for name in self._told if name[0] != job_id}
+            for number in attempt_directory.attempts_of(self._jobs_dir, job_id):
+                AttemptFiles(self._jobs_dir, job_id, number).remove()
             shutil.rmtree(self._jobs_dir / job_id, ignore_errors=True)
 
     def logs(self, job_id: str, attempt: int | None = None) -> int:
@@ -240,9 +242,7 @@ class NodeFactory:
             if attempt_directory.is_job_name(job_id)
             else ()
         )
-        return sum(
-            AttemptFiles(self._jobs_dir, job_id, number).log_room_bytes() for number in numbers
-        )
+        return sum(AttemptFiles(self._jobs_dir, job_id, number).room_bytes() for number in numbers)
 
     def names(self) -> list[str]:
         return attempt_directory.jobs(self._jobs_dir)
@@ -400,9 +400,9 @@ class NodeFactory:
             return
         attempt.key = supervisor
         self._supervisors[supervisor] = attempt
-        self._insist_on_limit(attempt)
         if not self._table.watch(supervisor, self._supervisor_gone):
             self._loop.call_soon(self._supervisor_gone, supervisor)
+        self._insist_on_limit(attempt)  # it reads a file: the watch stands before
 
     def _check(self, attempt: _Attempt, pause_s: float) -> None:
         """Polls the record until the job runs or its supervisor is gone."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nodemgr.core.views import cdi
+from nodemgr.edge.containers import cdi_files
 from nodemgr.edge.containers.cdi_files import Containers, gpu_nodes, missing_node
 from nodemgr.paths import payload_dir
 from tests.core import cdi_rules
@@ -68,7 +69,21 @@ def test_a_file_that_needs_no_change_stays_the_very_file(tmp_path: Path) -> None
     assert files[1].read_text() == "/opt/nodemgr/client_plugin/_lib/$LIB/libnodemgr.so\n"
 
 
-def test_what_is_mounted_is_there_and_only_the_simulators_state_is_writable(tmp_path: Path) -> None:
+def test_a_file_of_roots_that_is_not_on_a_mount_of_its_own_is_given_to_no_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cdi_files, "CDI_DIRS", (tmp_path / "cdi",))
+    box = containers(tmp_path)
+    box.settle(["alice"])
+    assert "sim" not in (tmp_path / "cdi" / "x.json").read_text()
+    assert str(box.missing()).startswith("containers get no simulated driver: ")
+
+
+def test_what_is_mounted_is_there_and_only_the_simulators_state_is_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cdi_files, "may_be_shared", lambda _state: True)
     containers(tmp_path).settle(["alice"])
     mounts = read(tmp_path / "cdi" / "x.json")["containerEdits"]["mounts"]
     client = [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.executor.attempt_directory import AttemptFiles, Facts
@@ -55,3 +58,37 @@ def test_a_limit_is_changed_in_its_place(tmp_path: Path) -> None:
     assert path.stat().st_ino == number
     path.unlink()
     assert files.limit_ms() is None
+
+
+@pytest.mark.parametrize("size", [2**30, 2**42])
+def test_a_file_that_is_far_too_large_costs_no_memory_and_no_disk(
+    tmp_path: Path, size: int
+) -> None:
+    """A program of a container could write them, as an earlier version handed them out."""
+    files = AttemptFiles(tmp_path, "j1", 1)
+    files.write(ORDER, 1_000, "boot")
+    for name in ("limit", "record", "free"):
+        try:
+            os.truncate(files.directory / name, size)
+        except OSError as error:
+            pytest.skip(f"not on this file system: {error}")
+    assert files.limit_ms() == 60_000
+    assert files.record() == (None, None)
+    assert files.boot().rstrip("\0") == "boot"
+    files.bound_log(2**20)
+    assert (files.directory / "record").stat().st_size == 1024
+    assert (files.directory / "limit").stat().st_size == 32
+
+
+def test_files_that_a_process_still_has_open_hold_no_disk_when_they_are_removed(
+    tmp_path: Path,
+) -> None:
+    files = AttemptFiles(tmp_path, "j1", 1)
+    files.write(ORDER, 1_000, "boot")
+    with files.log.open("r+b") as held:
+        held.write(b"x" * 2**20)
+        held.flush()
+        assert files.room_bytes() >= 2**20
+        files.remove()
+        assert os.fstat(held.fileno()).st_blocks == 0
+    assert not files.exist()
