@@ -34,7 +34,7 @@ from nodemgr.edge.assembly.manager_parts import (
 )
 from nodemgr.edge.clients.udp import UdpAddressError
 from nodemgr.edge.containers.cdi_files import CDI_DIRS
-from nodemgr.edge.containers.simulator_mount import set_apart
+from nodemgr.edge.containers.simulator_mount import mount_alone
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.gate.device_gate import Gate, GateUnavailable, gate_by_setting
@@ -212,7 +212,7 @@ class Service:
         from nodemgr.edge.setup.simulated_node import prepare_node, state_file
 
         if self.settings.cdi_dir in CDI_DIRS and os.geteuid() == 0:
-            set_apart(state_file(self.settings.run_dir / rundir.SIMULATOR_DIR))
+            mount_alone(state_file(self.settings.run_dir / rundir.SIMULATOR_DIR))
         directory = prepare_node(
             self.settings.run_dir / rundir.SIMULATOR_DIR, self.settings.simulate
         )

@@ -105,9 +105,7 @@ def joins_server(command: Sequence[str]) -> bool:
         return any(re.match("-[A-Za-z]*[rRxD]", word) for word in command[1:])
     if name != "tmux" or any(word[:2] in ("-L", "-S") for word in command[1:]):
         return False
-    path = os.path.join(
-        os.environ.get("TMUX_TMPDIR") or "/tmp", f"tmux-{os.geteuid()}", "default"
-    )
+    path = os.path.join(os.environ.get("TMUX_TMPDIR") or "/tmp", f"tmux-{os.geteuid()}", "default")
     with socket.socket(socket.AF_UNIX) as server:
         return server.connect_ex(path) == 0
 

@@ -12,13 +12,13 @@ import ctypes
 import os
 from pathlib import Path
 
-APART = "apart"
+MOUNT_NAME = "apart"
 SIZE_BYTES = 2**24
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _FLAGS = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
 
 
-def set_apart(state: Path) -> None:
+def mount_alone(state: Path) -> None:
     """Puts the file on a small tmpfs, nosuid, nodev and noexec, and a link in its place.
 
     Does nothing where the mount is there, an earlier node's file is, or the kernel refuses:
@@ -26,14 +26,14 @@ def set_apart(state: Path) -> None:
     """
     if may_be_shared(state) or (state.exists() and not state.is_symlink()):
         return
-    place = state.with_name(APART)
+    place = state.with_name(MOUNT_NAME)
     place.mkdir(parents=True, exist_ok=True)
     libc = ctypes.CDLL(None, use_errno=True)
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     options = f"mode=755,size={SIZE_BYTES}".encode()
     if libc.mount(b"nodemgr", os.fsencode(place), b"tmpfs", flags, options) == 0:
         state.unlink(missing_ok=True)
-        state.symlink_to(Path(APART) / state.name)
+        state.symlink_to(Path(MOUNT_NAME) / state.name)
 
 
 def may_be_shared(state: Path) -> bool:
@@ -45,7 +45,7 @@ def may_be_shared(state: Path) -> bool:
     if os.geteuid() != 0:
         return True
     try:
-        flags = os.statvfs(state.with_name(APART)).f_flag
+        flags = os.statvfs(state.with_name(MOUNT_NAME)).f_flag
     except OSError:
         return False
     return _is_seen_by_all() and state.is_symlink() and flags & _FLAGS == _FLAGS

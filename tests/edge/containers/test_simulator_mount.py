@@ -9,29 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.containers.simulator_mount import APART, may_be_shared, set_apart
+from nodemgr.edge.containers.simulator_mount import MOUNT_NAME, may_be_shared, mount_alone
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "sim" / "node.state"
     yield path
-    subprocess.run(["umount", path.with_name(APART)], check=False, capture_output=True)
+    subprocess.run(["umount", path.with_name(MOUNT_NAME)], check=False, capture_output=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a mount needs root")
 def test_it_lies_on_a_mount_from_which_nothing_runs(state: Path) -> None:
     assert not may_be_shared(state)
-    set_apart(state)
-    if not os.path.ismount(state.with_name(APART)):
+    mount_alone(state)
+    if not os.path.ismount(state.with_name(MOUNT_NAME)):
         pytest.skip("this machine allows no mount")
     assert may_be_shared(state)
     state.write_bytes(Path("/bin/true").read_bytes())
-    assert state.resolve() == state.with_name(APART) / state.name
+    assert state.resolve() == state.with_name(MOUNT_NAME) / state.name
     state.chmod(0o4755)
     with pytest.raises(PermissionError):
         subprocess.run([state], check=False)
-    set_apart(state)
+    mount_alone(state)
     assert state.stat().st_size > 0, "a second manager finds the first one's file"
 
 
@@ -39,7 +39,7 @@ def test_it_lies_on_a_mount_from_which_nothing_runs(state: Path) -> None:
 def test_an_earlier_node_s_file_stays_and_is_not_shared(state: Path) -> None:
     state.parent.mkdir()
     state.write_bytes(b"in use")
-    set_apart(state)
+    mount_alone(state)
     assert (state.read_bytes(), may_be_shared(state)) == (b"in use", False)
 
 
