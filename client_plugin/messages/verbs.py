@@ -44,6 +44,7 @@ EVERYBODY_AND_USERS = Message(
     COMMAND_LINE, "--everybody together with --user or --group", "name one of them"
 )
 QUEUE_IS_SET = Notice(QUEUE, "queue {queue} has rank {rank}{cap}{restarts}{users}")
+ACCESS_CHANGED = Notice(QUOTA, "{names} {change} access to {whose}")
 QUEUE_REMOVED = Notice(QUEUE, "queue {queue} is removed")
 
 # -- submit, wait, history, logs --

@@ -49,7 +49,7 @@ def wait(name: str) -> str:
         scene.start("dana", "eval.py", 8)
         with shell(scene, "alice") as terminal:
             terminal.begin("python train.py --gib 24 --epochs 3")
-            waiting = terminal.wait_for(r"\(0:0[4-9]\)$")
+            waiting = terminal.wait_for(r"\(0:00:0[4-9]\)$")
             scene.end("dana", "eval.py")
             granted = terminal.wait_for(r"loss 0.8\d+\n").removesuffix("$ ").rstrip("\n")
     remark = "# eval.py ends; the same line, a moment later:"

@@ -838,7 +838,10 @@ def test_a_limit_below_the_quotas_own_queue_is_none(world: World, user: Run, nod
 def test_a_queue_names_its_users(world: World, user: Run, nodemgr: Run) -> None:
     nodemgr("quota", "set", "alice", "--max-priority", "high")
     made = nodemgr("queue", "create", "night", "--rank", 50, "--user", "root", "--group", "root")
-    assert made.stderr == "nodemgr: queue night has rank 50, is for root, @root alone\n"
+    assert made.stderr.splitlines() == [
+        "nodemgr: queue night has rank 50, is for root, @root alone",
+        "nodemgr: root, @root gained access to queue night",
+    ]
     line = (
         "queue night is for root, @root alone: name another queue, or ask an admin (nodemgr queue"
         " create --user)"
@@ -853,8 +856,14 @@ def test_a_queue_names_its_users(world: World, user: Run, nodemgr: Run) -> None:
         ["root"],
         ["root"],
     ), "what is not said keeps its value"
-    assert nodemgr("queue", "create", "night", "--rank", 60, "--user", str(USER)).returncode == 0
+    added = nodemgr("queue", "create", "night", "--rank", 60, "--user", f"+{USER}")
+    assert added.stderr.splitlines() == [
+        f"nodemgr: queue night has rank 60, is for root, {USER}, @root alone",
+        f"nodemgr: {USER} gained access to queue night",
+    ]
     assert user("queue", "move", "j1", "night").returncode == 0
+    removed = nodemgr("queue", "create", "night", "--no-user", "root", "--no-group", "root")
+    assert removed.stderr.splitlines()[1:] == ["nodemgr: root, @root lost access to queue night"]
     assert nodemgr("queue", "create", "night", "--rank", 900).returncode == 0
     refused(
         user("submit", "--priority", "night", "--hold", "--", "true"),
@@ -947,7 +956,7 @@ def test_who_may_enter_several_environments_need_not_say_whose_a_job_is(
         ("j1", 3),
     ]
     assert said.returncode == 4
-    assert user("history", "j2").stdout.endswith("\nof bob\n")
+    assert user("history", "j2").stdout.endswith("\n  of bob\n")
     assert user("queue", "position", held).stdout.startswith(f"{held}: held by ")
     assert [row["id"] for row in listed(user)["queue"]] == [held]
     assert user("queue", "withdraw", held).returncode == 0
@@ -1303,7 +1312,7 @@ def test_the_reports_of_forecasts_are_tables_of_samples(world: World, nodemgr: R
     world.until_seen(lambda: bool(journal.samples()))
     head, row = nodemgr("history").stdout.splitlines()
     at = head.index("PREDICTED") + len("PREDICTED")
-    assert row[:at].endswith("  4 GiB, 20 s")
+    assert row[:at].endswith("  4 GiB, 0:00:20")
     head, row = nodemgr("report", "--samples").stdout.splitlines()
     assert head.startswith("ended_wall_ns,gpu_model,driver,framework,addv2,")
     assert row.split(",")[1:5:2] == [MODEL, "torch 2.5.1"]

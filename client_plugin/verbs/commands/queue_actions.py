@@ -9,6 +9,7 @@ from __future__ import annotations
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.form import relayed
 from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.members import access_lines, membership
 from client_plugin.verbs.arguments.parser import (
     JSON,
     RUN_DIR,
@@ -176,8 +177,8 @@ def _create(said: Said) -> int:
         order["cap"] = None
     if said.placement is not None:
         order["placement"] = None if said.placement == "default" else said.placement
-    if said.everybody or said.user or said.group:
-        order.update(users=said.user or [], groups=said.group or [])
+    is_whole = said.users_only or said.everybody
+    order.update(membership(said.user, said.group, said.no_user, said.no_group, is_whole))
     row = choice.admins_way(said.whom()).ask("queue_create", queue=said.queue, **order)
     takes = f", takes {row['cap']} at most" if row["cap"] is not None else ""
     again = f", restarts failed jobs {row['max_restarts']} times" if row["max_restarts"] else ""
@@ -188,6 +189,8 @@ def _create(said: Said) -> int:
             queue=said.queue, rank=row["rank"], cap=takes, restarts=again, users=users
         )
     )
+    for line in access_lines(row, f"queue {said.queue}"):
+        say(line)
     return 0
 
 
@@ -286,10 +289,28 @@ VERBS = {
             kind=kinds.TEXT,
             repeat=True,
             metavar="USER",
-            help="A user that may ask for it (repeatable).",
+            help="A user that may ask for it, too (repeatable).",
         ),
         VerbOption(
             "--group", kind=kinds.TEXT, repeat=True, metavar="GROUP", help="The same for a group."
+        ),
+        VerbOption(
+            "--no-user",
+            kind=kinds.TEXT,
+            repeat=True,
+            metavar="USER",
+            help="A user that may no longer ask for it (repeatable).",
+        ),
+        VerbOption(
+            "--no-group",
+            kind=kinds.TEXT,
+            repeat=True,
+            metavar="GROUP",
+            help="The same for a group.",
+        ),
+        VerbOption(
+            "--users-only",
+            help="Only the users and groups that are named here; of those named before, no other.",
         ),
         VerbOption("--everybody", help="Forget the users and groups named before."),
         text=(

@@ -75,6 +75,8 @@ DEFAULTS = {
     "queue create --max-restarts": "0",
     "queue create --user": "everybody",
     "queue create --group": "none",
+    "queue create --no-user": "none",
+    "queue create --no-group": "none",
     "submit --name": "the name of the command",
     "--from": "the command on this line",
     "--name": "any",

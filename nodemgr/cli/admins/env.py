@@ -83,8 +83,7 @@ def create(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: A
     """
     arguments = quota.arguments_of(nobody=nobody, **said)
     made = asking.control(run_dir).call("env_create", env=env, **arguments, by=choice.user())
-    for warning in made["warnings"]:
-        say(messages.WARNING(line=warning))
+    quota.say_changes(made, f"environment {env}")
     if as_json:
         tables.print_json({"schema_version": 1, "env": made["env"]})
     else:

@@ -12,6 +12,7 @@ import click
 from client_plugin.messages.arguments import SHORT_IDLE
 from client_plugin.messages.form import MessageLine, sentence
 from client_plugin.messages.status import NO_QUOTA_YET
+from client_plugin.verbs.arguments.members import access_lines, membership
 from client_plugin.verbs.presentation import cells, tables, units
 from client_plugin.verbs.presentation.tables import Column, SizeColumn
 from client_plugin.ways import choice
@@ -78,13 +79,16 @@ def _max_keep(quota: tables.TableRow) -> str | None:
 
 def _members(quota: tables.TableRow) -> str:
     names = [*quota["users"], *("@" + group for group in quota["groups"])]
-    return ",".join(names) or "root only"
+    return ",".join(names) or "the manager's user"
 
 
 def _known(
     kind: str, find: Callable[[str], object], database: str
 ) -> Callable[..., tuple[str, ...]]:
-    """An option's callback: `find` raises KeyError for a name that this node does not have."""
+    """An option's callback: `find` raises KeyError for a name that this node does not have.
+
+    A number needs no entry on the node: users of images have none. The manager has its limits.
+    """
 
     def check(
         _ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]
@@ -93,6 +97,8 @@ def _known(
             try:
                 find(name)
             except KeyError:
+                if name.removeprefix("+").isdecimal():
+                    continue
                 raise click.BadParameter(
                     messages.UNKNOWN_ON_NODE(kind=kind, name=name, database=database)
                 ) from None
@@ -224,7 +230,7 @@ QUOTA_OPTIONS = (
         multiple=True,
         callback=_known_user,
         metavar="USER",
-        help="A user that may enter (repeatable).",
+        help="A user that may enter, too (repeatable).",
     ),
     click.option(
         "--group",
@@ -233,6 +239,21 @@ QUOTA_OPTIONS = (
         callback=_known_group,
         metavar="GROUP",
         help="The same for a group.",
+    ),
+    click.option(
+        "--no-user",
+        "no_users",
+        multiple=True,
+        metavar="USER",
+        help="A user that may no longer enter (repeatable).",
+    ),
+    click.option(
+        "--no-group", "no_groups", multiple=True, metavar="GROUP", help="The same for a group."
+    ),
+    click.option(
+        "--users-only",
+        is_flag=True,
+        help="Only the users and groups that are named here; of those named before, no other.",
     ),
     click.option("--nobody", is_flag=True, help="Forget the users and groups named before."),
 )
@@ -276,18 +297,25 @@ def set_quota(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said
     result = asking.control(run_dir).call(
         "quota_set", env=env, **arguments_of(nobody=nobody, **said), by=choice.user()
     )
-    for warning in result["warnings"]:
-        say(messages.WARNING(line=warning))
+    say_changes(result, f"environment {env}")
     if as_json:
         tables.print_json({"schema_version": 1, "quota": result["quota"]})
     else:
         tables.show(COLUMNS, [result["quota"]])
 
 
+def say_changes(result: tables.TableRow, whose: str) -> None:
+    for warning in result["warnings"]:
+        say(messages.WARNING(line=warning))
+    for line in access_lines(result, whose):
+        say(line)
+
+
 def arguments_of(
     *, gpus: int | None, memory: int | str | None, memory_per_gpu: int | None,
     default_gpus: int | str | None,
-    users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, **policies: int | str | None,
+    users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, no_users: tuple[str, ...],
+    no_groups: tuple[str, ...], users_only: bool, **policies: int | str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """The manager's arguments: an absent key keeps its value, None unsets it."""
     if memory is not None and memory_per_gpu is not None:
@@ -312,9 +340,7 @@ def arguments_of(
         said["memory_bytes"] = None if memory == "none" else memory
     if default_gpus is not None:
         said["default_gpus"] = None if default_gpus == "none" else default_gpus
-    if users or groups or nobody:
-        said |= {"users": list(users), "groups": list(groups)}
-    return said
+    return said | membership(users, groups, no_users, no_groups, users_only or nobody)
 
 
 @command.command("show")

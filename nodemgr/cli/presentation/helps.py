@@ -67,6 +67,7 @@ QUOTA_DEFAULTS = {
     "--compute": "none: no share", "--class": "normal", "--idle": "none: no task ever is",
     "--when-idle": "keep: nothing", "--max-keep": "8h",
     "--placement": "default: the queue's or the node's", "--borrow": "0",
+    "--user": "the manager's user alone", "--no-user": "none", "--no-group": "none",
 }  # fmt: skip
 """The defaults of a new environment."""
 DEFAULTS = {

@@ -34,12 +34,14 @@ from nodemgr.edge.rpc.operation import (
     Operation,
     OperationError,
     Operations,
+    access,
     choice,
     duration,
     env_name,
     flag,
     integer,
-    names,
+    members,
+    named,
     optional,
     task_class,
     text,
@@ -85,8 +87,7 @@ class AdminOperations:
             "max_keep_ms": Argument(duration(0, MAX_DURATION_MS)),
             "borrow": Argument(integer(0, MAX_QUOTA_GPUS)),
             "placement": Argument(optional(choice(*PLACEMENTS))),
-            "users": Argument(names(user_id, "user")),
-            "groups": Argument(names(group_id, "group")),
+            **members(user_id, group_id),
         }
         by = {"by": Argument(text)}
         since = Argument(integer(0, 2**63 - 1))
@@ -121,12 +122,15 @@ class AdminOperations:
         before = self._daemon.state.envs.get(name)
         if before is None and "gpus" not in given:
             raise OperationError(messages.ENV_IS_NEW(env=name))
-        quota = Quota(**given) if before is None else replace(before.quota, **given)
+        had = None if before is None else before.quota
+        given = named(had, given)
+        quota = Quota(**given) if had is None else replace(had, **given)
         self._check_quota(name, quota, given)
         self._submit(events.SetQuota(name, quota, by, self._daemon.clock.wall_ns()))
         return {
             "quota": snapshot.quota(name, self._daemon.state.envs[name].quota),
             "warnings": self._warnings(name, quota),
+            **access(had, quota),
         }
 
     def _check_quota(self, name: str, quota: Quota, given: dict[str, Any]) -> None:
@@ -224,8 +228,9 @@ class AdminOperations:
             raise OperationError(messages.ENV_EXISTS(env=name))
         if not is_device_name(name):
             raise OperationError(messages.NO_DEVICE_NAME(env=name, form=DEVICE_FORM))
-        warnings = self._quota_set(given)["warnings"]
-        return {"env": self._views.env(name), "warnings": warnings}
+        made = self._quota_set(given)
+        del made["quota"]
+        return {"env": self._views.env(name), **made}
 
     def _env_rekey(self, given: dict[str, Any]) -> dict[str, Any]:
         name, grace_ms = self._env(given["env"]).name, given.get("grace_ms", 0)

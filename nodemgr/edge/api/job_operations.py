@@ -57,13 +57,15 @@ from nodemgr.edge.rpc.operation import (
     Operation,
     OperationError,
     Operations,
+    access,
     check,
     choice,
     duration,
     env_name,
     flag,
     integer,
-    names,
+    members,
+    named,
     optional,
     task_class,
     text,
@@ -196,7 +198,7 @@ class JobOperations:
             "rank": Argument(kinds.rank), "cap": Argument(optional(kinds.cap)),
             "max_restarts": Argument(kinds.restarts),
             "placement": Argument(optional(choice(*PLACEMENTS))),
-            "users": Argument(names(user_id, "user")), "groups": Argument(names(group_id, "group")),
+            **members(user_id, group_id),
         }  # fmt: skip
         return {
             "job_submit": JobOperation(SUBMISSION, self._submit, admins=False),
@@ -642,9 +644,10 @@ class JobOperations:
         row = queue_settings.rows(self._daemon.state).get(name)
         if row is None and "rank" not in given:
             raise OperationError(messages.QUEUE_IS_NEW(queue=name))
-        row = replace(row or QueueRow(name, given["rank"]), **given)
+        before = row or QueueRow(name, given["rank"])
+        row = replace(before, **named(before, given))
         self._do(events.SetQueue(row, who.name, self._daemon.clock.wall_ns()))
-        return {"queue": name, **queue_settings.settings(row)}
+        return {"queue": name, **queue_settings.settings(row), **access(before, row)}
 
     def _check_queue(self, name: str | None) -> None:
         """Checks that the queue exists (None: no queue). Raises OperationError."""

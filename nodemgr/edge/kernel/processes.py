@@ -152,19 +152,30 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
+NO_ID = 2**32 - 1
+"""What the kernel takes for "no change"."""
+
+
 def user_id(name: str) -> int | None:
-    """`name` is in the user database, or a number."""
+    """`name` is in the user database, or a number: `54321`, `+54321`."""
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
-        return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
+        return _number(name)
 
 
 def group_id(name: str) -> int | None:
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
-        return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
+        return _number(name)
+
+
+def _number(name: str) -> int | None:
+    """A user or group of an image may have no entry on the node. The kernel has 32 bits."""
+    digits = name.removeprefix("+")
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= 10
+    return int(digits) if is_number and int(digits) < NO_ID else None
 
 
 @value

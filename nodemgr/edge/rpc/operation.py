@@ -190,9 +190,50 @@ def names(find: Callable[[str], int | None], what: str) -> Callable[[object], An
             raise OperationError(messages.MUST_BE_NAMES(limit=MAX_NAMES, kind=what))
         if unknown := [name for name in value if find(name) is None]:
             raise OperationError(messages.UNKNOWN_NAME(kind=what, name=unknown[0][:40]))
-        return tuple(dict.fromkeys(value))
+        return tuple(dict.fromkeys(map(_plain, value)))
 
     return parse
+
+
+def _plain(name: str) -> str:
+    """`54321` of `+54321`, which getent and chown take too."""
+    digits = name.removeprefix("+")
+    return digits if digits.isascii() and digits.isdigit() else name
+
+
+def members(
+    find_user: Callable[[str], int | None], find_group: Callable[[str], int | None]
+) -> dict[str, Argument]:
+    """Users and groups: the whole list, or those that come to it and those that leave it."""
+    anything = Argument(names(lambda _name: 0, "name"))
+    users, groups = Argument(names(find_user, "user")), Argument(names(find_group, "group"))
+    return {
+        "users": users, "add_users": users, "drop_users": anything,
+        "groups": groups, "add_groups": groups, "drop_groups": anything,
+    }  # fmt: skip
+
+
+def named(before: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The lists of `given` in place of its changes; `before` has the present `users`, `groups`."""
+    for kind in ("users", "groups"):
+        listed = given.get(kind, getattr(before, kind, ()))
+        added, dropped = given.pop(f"add_{kind}", ()), given.pop(f"drop_{kind}", ())
+        if added or dropped:
+            found = dict.fromkeys((*listed, *added))
+            given[kind] = tuple(name for name in found if name not in dropped)
+    return given
+
+
+def access(before: Any, after: Any) -> dict[str, list[str]]:
+    """The users and @groups that gained and lost access."""
+    was, now = (
+        [*getattr(one, "users", ()), *(f"@{group}" for group in getattr(one, "groups", ()))]
+        for one in (before, after)
+    )
+    return {
+        "gained": [name for name in now if name not in was],
+        "lost": [name for name in was if name not in now],
+    }
 
 
 def flag(value: object) -> bool:

@@ -79,7 +79,33 @@ def test_users_and_groups(nodemgr: Run, setting: RunningManager) -> None:
     nodemgr(
         "quota", "set", "alice", "--gpus", "1", "--user", user, "--user", "root", "--group", group
     )
-    assert asked(setting) == {"env": "alice", "gpus": 1, "users": [user, "root"], "groups": [group]}
+    assert asked(setting) == {
+        "env": "alice", "gpus": 1, "add_users": [user, "root"], "add_groups": [group],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "arguments"),
+    [
+        (["--user", "54321"], {"add_users": ["54321"]}),
+        (["--user", "+54321"], {"add_users": ["+54321"]}),
+        (
+            ["--no-user", "gone", "--no-group", "54"],
+            {"drop_users": ["gone"], "drop_groups": ["54"]},
+        ),
+        (["--users-only", "--user", "root"], {"users": ["root"], "groups": []}),
+    ],
+)
+def test_users_that_come_and_go(
+    nodemgr: Run, setting: RunningManager, flags: list[str], arguments: dict[str, Any]
+) -> None:
+    setting.answers["quota_set"] |= {"gained": ["root", "@ml"], "lost": ["eve"]}
+    result = nodemgr("quota", "set", "alice", *flags)
+    assert asked(setting) == {"env": "alice", **arguments}
+    assert result.stderr.splitlines() == [
+        "nodemgr: root, @ml gained access to environment alice",
+        "nodemgr: eve lost access to environment alice",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +207,7 @@ def test_shares_and_idle_tasks_have_columns_where_a_quota_names_them(
     assert {"IDLE", "WHEN IDLE", "MAX KEEP"} <= set(titles(quota(), idle))
     titles(quota(), shared, idle)
     _, alice, bob, carol = nodemgr("quota", "show").stdout.splitlines()
-    assert alice.split()[-8:] == ["node's", "-", "-", "-", "-", "-", "root", "only"]
+    assert alice.split()[-9:] == ["node's", "-", "-", "-", "-", "-", "the", "manager's", "user"]
     assert "best-effort     40 %" in bob
     assert "30 min  suspend         8 h" in carol
 

@@ -1,0 +1,38 @@
+"""The users and groups of a quota or a queue on a command line, and who gained or lost access.
+
+Knows: the arguments of the manager's orders. Must not know: the options' texts.
+"""
+
+from __future__ import annotations
+
+from client_plugin.messages.verbs import ACCESS_CHANGED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Sequence
+
+    from client_plugin.messages.form import MessageLine
+
+
+def membership(
+    users: Sequence[str],
+    groups: Sequence[str],
+    no_users: Sequence[str],
+    no_groups: Sequence[str],
+    is_whole: bool,
+) -> Dict[str, Any]:
+    """The arguments; `is_whole`: they are the whole lists, else they join those named before."""
+    joins = "" if is_whole else "add_"
+    said = {
+        f"{joins}users": list(users), f"{joins}groups": list(groups),
+        "drop_users": list(no_users), "drop_groups": list(no_groups),
+    }  # fmt: skip
+    return {name: names for name, names in said.items() if names or name in ("users", "groups")}
+
+
+def access_lines(answer: Mapping[str, Any], whose: str) -> List[MessageLine]:
+    return [
+        ACCESS_CHANGED(names=", ".join(answer[change]), change=change, whose=whose)
+        for change in ("gained", "lost")
+        if answer.get(change)
+    ]

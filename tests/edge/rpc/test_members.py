@@ -1,0 +1,31 @@
+"""Who may enter: lists of users and groups in an order, and the changes that they make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodemgr.core.model.entities import Quota
+from nodemgr.edge.kernel.processes import group_id, user_id
+from nodemgr.edge.rpc.operation import OperationError, access, members, named
+
+
+def test_users_join_leave_and_are_replaced() -> None:
+    before = Quota(1, users=("eve", "54321"), groups=("ml",))
+    changes = {"add_users": ("bob", "eve"), "drop_users": ("54321",), "drop_groups": ("ml",)}
+    given = named(before, dict(changes))
+    assert given == {"users": ("eve", "bob"), "groups": ()}
+    after = replace(before, **given)
+    assert access(before, after) == {"gained": ["bob"], "lost": ["54321", "@ml"]}
+    assert named(before, {"users": ("ann",)}) == {"users": ("ann",)}
+    assert named(before, {"gpus": 2}) == {"gpus": 2}
+    assert access(None, before) == {"gained": ["eve", "54321", "@ml"], "lost": []}
+
+
+def test_a_user_without_an_entry_on_the_node_has_a_number() -> None:
+    parse = members(user_id, group_id)["add_users"].parse
+    assert parse(["+54321", "54321", "4294967294", "root"]) == ("54321", "4294967294", "root")
+    for wrong in ("4294967295", "+", "-1", "no-such-user"):
+        with pytest.raises(OperationError):
+            parse([wrong])
