@@ -1,4 +1,4 @@
-"""The users and groups of a quota or a queue on a command line, and who gained or lost access.
+"""Users and groups of a quota or a queue on a command line, and the changes of their access.
 
 Knows: the arguments of the manager's orders. Must not know: the options' texts.
 """

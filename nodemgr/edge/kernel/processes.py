@@ -153,7 +153,7 @@ def user_name(uid: int) -> str:
 
 
 NO_ID = 2**32 - 1
-"""What the kernel takes for "no change"."""
+"""The number by which a program asks the kernel for no change."""
 
 
 def user_id(name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Who may enter: lists of users and groups in an order, and the changes that they make."""
+"""Users and groups with access: the lists of an order, and the changes that it makes."""
 
 from __future__ import annotations
 
