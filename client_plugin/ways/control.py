@@ -104,6 +104,9 @@ class ControlConnection:
         self._socket = sock
         return sock
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()

@@ -483,6 +483,8 @@ def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:
     nodemgr("queue", "withdraw", "j2")
     assert nodemgr("queue", "rm", "urgent").returncode == 0
     refused(nodemgr("queue", "rm", "urgent"), 1, "there is no queue urgent")
+    refused(nodemgr("queue", "rm", "low"), 2, "queue low is built in")
+    assert nodemgr("queue", "rm", "low", "--force").returncode == 0
     refused(nodemgr("queue", "create", "x", "--rank", 0), 2, "--rank")
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from client_plugin.verbs.commands import logs
+from client_plugin.verbs.commands import history, logs
 from client_plugin.ways.choice import Way
 
 
@@ -54,3 +54,15 @@ def test_a_start_that_comes_and_ends_between_two_looks_is_shown(
     assert said.out == "of start 1\nof start 2\n"
     assert said.err == "nodemgr: j1: start 1 has ended (exit code 7); the next follows\n"
     assert way.opened == [None, 2]
+
+
+def test_an_array_in_the_history_has_waited_as_long_as_its_last_job() -> None:
+    same = {"state": "done", "signal": None, "exit_code": 0, "why": "", "attempts": []}
+    rows = [
+        {**same, "job": f"j1.{index}", "entered": 100, "started": started, "ended": started + 5}
+        for index, started in enumerate((100, 160))
+    ]
+    (together,) = history.folded(rows)
+    assert together["job"] == "j1 (2 jobs)"
+    assert history._waited(together) == 60
+    assert history._waited(rows[0]) == 0

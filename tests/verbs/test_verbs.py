@@ -6,6 +6,7 @@ The manager is real.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -188,6 +189,25 @@ def test_a_verb_waits_for_a_manager_that_restarts(node: Manager, verb: str) -> N
         stdout, stderr = waiting.communicate(timeout=WAIT_LIMIT_S)
     assert (waiting.returncode, stderr) == (0, "")
     assert stdout
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "status", "queue", "history", "report", "top --once", "env list", "quota show",
+        "events -n 2", "allocations", "release t99", "suspend t99", "keep t99 --for 1h",
+        "queue position j99", "queue withdraw j99", "wait j99", "doctor", "status --env alice",
+        "submit --env alice --gpus 0 -- true", "run --env alice --gpus 0 -- true",
+    ],
+)  # fmt: skip
+def test_a_verb_leaves_no_descriptor_open(busy_node: Manager, verb: str) -> None:
+    said = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", "-m", "nodemgr", *verb.split()],
+        env={**os.environ, "NODEMGR_RUN_DIR": str(busy_node.run_dir)},
+        cwd=ROOT, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False,
+    )  # fmt: skip
+    assert "Warning" not in said.stderr
+    assert "Traceback" not in said.stderr
 
 
 def test_a_verb_gives_up_when_no_manager_comes(monkeypatch: pytest.MonkeyPatch) -> None:

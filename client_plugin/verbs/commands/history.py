@@ -34,9 +34,7 @@ COLUMNS = (
     Column("CLASS", cells.task_class, spare=6, optional=True),
     Column("SHARE", cells.share, right=True, spare=6, optional=True),
     Column("STARTS", lambda j: len(j["attempts"]) or None, right=True, spare=4),
-    Column(
-        "WAITED", lambda j: tables.seconds(_between(j, "entered", "started")), right=True, spare=3
-    ),
+    Column("WAITED", lambda j: tables.seconds(_waited(j)), right=True, spare=3),
     Column("RAN", lambda j: tables.seconds(_between(j, "started", "ended")), right=True),
     Column("PEAK", cells.peak, right=True, spare=6, optional=True),
     Column("PREDICTED", cells.predicted, right=True, spare=6, optional=True),
@@ -100,6 +98,11 @@ def _between(row: TableRow, first: str, last: str) -> Optional[int]:
     return None if began is None or ended is None else max(0, ended - began)
 
 
+def _waited(row: TableRow) -> Optional[int]:
+    """Of an array the longest wait of its jobs."""
+    return row["waited"] if "waited" in row else _between(row, "entered", "started")
+
+
 def _moment(wall_s: Optional[int]) -> Optional[str]:
     return tables.wall_time(None if wall_s is None else wall_s * 10**9)
 
@@ -124,12 +127,12 @@ def _together(group: List[TableRow]) -> TableRow:
         if all(row[key] == last[key] for row in group)
     }
     began = [row["started"] for row in group if row["started"] is not None]
-    entered = [row["entered"] for row in group if row["entered"] is not None]
+    waits = [waited for row in group if (waited := _between(row, "entered", "started")) is not None]
     return {
         **last, "signal": None, "exit_code": None, "why": "", **same,
         "job": f"{last['job'].partition('.')[0]} ({len(group)} jobs)",
         "attempts": [attempt for row in group for attempt in row["attempts"]],
-        "started": min(began, default=None), "entered": min(entered, default=None),
+        "started": min(began, default=None), "waited": max(waits, default=None),
         "peak_bytes": max([row.get("peak_bytes") or 0 for row in group]) or None,
     }  # fmt: skip
 

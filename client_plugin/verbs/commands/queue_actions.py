@@ -7,7 +7,7 @@ valid; the manager decides that.
 from __future__ import annotations
 
 from client_plugin.messages import verbs as messages
-from client_plugin.messages.form import relayed
+from client_plugin.messages.form import relayed, stated
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.members import access_lines, membership
 from client_plugin.verbs.arguments.parser import (
@@ -19,10 +19,10 @@ from client_plugin.verbs.arguments.parser import (
     VerbOption,
     mistake,
 )
-from client_plugin.verbs.commands.queue import UNDER, standing
+from client_plugin.verbs.commands.queue import PRESETS, UNDER, standing
 from client_plugin.verbs.presentation import tables
 from client_plugin.ways import choice
-from client_plugin.ways.faults import Exit, say
+from client_plugin.ways.faults import Exit, Fault, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -195,6 +195,11 @@ def _create(said: Said) -> int:
 
 
 def _remove(said: Said) -> int:
+    if said.queue in PRESETS and not said.force:
+        line = stated(
+            f"queue {said.queue} is built in, and defaults and scripts name it", "add --force"
+        )
+        raise Fault(line, Exit.USAGE)
     choice.admins_way(said.whom()).ask("queue_rm", queue=said.queue)
     say(messages.QUEUE_REMOVED(queue=said.queue))
     return 0
@@ -319,5 +324,10 @@ VERBS = {
             "Neither binds admins."
         ),
     ),
-    "rm": _verb("rm", _remove, VerbOption("queue", kind=kinds.QUEUE, required=True)),
+    "rm": _verb(
+        "rm",
+        _remove,
+        VerbOption("queue", kind=kinds.QUEUE, required=True),
+        VerbOption("--force", help="Also a queue that is built in: high, normal, low."),
+    ),
 }

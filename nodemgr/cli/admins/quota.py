@@ -439,7 +439,9 @@ def remove(env: str, force: bool, run_dir: str | None) -> list[str]:
 def _in_use(env: tables.TableRow) -> list[MessageLine]:
     tasks = [
         messages.TASK_RUNS(
-            task=task["id"], command=task["command"], pids=", ".join(map(str, task["pids"]))
+            task=task["id"],
+            command=task["command"],
+            pids=", ".join(f"pid {pid}" for pid in task["pids"]) or "no process uses CUDA yet",
         )
         for task in env["tasks"]
     ]

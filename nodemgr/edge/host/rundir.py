@@ -46,6 +46,10 @@ class RunDirError(Exception):
         self.line = line
 
 
+LOADER_MARKS = frozenset(":;$")
+"""In a path of a library they end it, or name a variable ($LIB, $ORIGIN): ld.so(8)."""
+
+
 def check_socket_path(path: Path) -> None:
     """Raises RunDirError where the kernel could not bind it."""
     length = len(os.fsencode(path))
@@ -103,6 +107,13 @@ def _own_directory(path: Path, mode: int) -> None:
 
 def prepare(run_dir: Path, state_dir: Path) -> None:
     """Makes both directories. Raises RunDirError."""
+    if taken := set(str(run_dir)) & LOADER_MARKS:
+        line = stated(
+            f"the run directory {run_dir} has {' and '.join(sorted(taken))} in its name, which the"
+            " loader of programs takes for a mark of its own",
+            "name another --run-dir",
+        )
+        raise RunDirError(line)
     for name in (CONTROL_SOCKET, EVENTS_SOCKET):
         check_socket_path(run_dir / name)
     _own_directory(run_dir, 0o755)

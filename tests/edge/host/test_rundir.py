@@ -167,3 +167,12 @@ def test_a_directory_below_another_users_is_refused(short: Path, kind: str) -> N
         with pytest.raises(RunDirError, match=f"is below {parent}, which uid [0-9]+ can change"):
             rundir.prepare(run, state)
     parent.unlink() if kind == "link" else parent.chmod(0o1777)
+
+
+@pytest.mark.parametrize("name", ["a:b", "a;b", "a$LIB", "$ORIGIN"])
+def test_a_run_directory_that_the_loader_misreads_is_refused_by_its_name(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(RunDirError, match="name another --run-dir"):
+        rundir.prepare(tmp_path / name, tmp_path / "state")
+    assert not (tmp_path / name).exists()
