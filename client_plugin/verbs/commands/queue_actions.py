@@ -9,7 +9,6 @@ from __future__ import annotations
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.form import relayed, stated
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.members import access_lines, membership
 from client_plugin.verbs.arguments.parser import (
     JSON,
     RUN_DIR,
@@ -21,6 +20,7 @@ from client_plugin.verbs.arguments.parser import (
 )
 from client_plugin.verbs.commands.queue import PRESETS, UNDER, standing
 from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.members import access_lines, membership
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
 
