@@ -26,7 +26,7 @@ from client_plugin.messages.form import stated
 from client_plugin.ways.locations import NOT_LISTABLE
 from client_plugin.ways.locations import renew_client as renew_client
 from nodemgr.edge.host import stderr_log
-from nodemgr.edge.host.rundir import make_open
+from nodemgr.edge.host.rundir import RunDirError, make_open, own_directory
 from nodemgr.edge.kernel.process_locations import container_in
 from nodemgr.paths import client_dir, payload_dir
 
@@ -65,8 +65,9 @@ def for_programs(state_dir: Path) -> Path | None:
     try:
         if any(letter in str(directory) for letter in NOT_LISTABLE):
             raise OSError(f"no path with a blank, ':' or '$' can be preloaded: {directory}")
+        own_directory(directory, 0o755)
         return place_for_programs(payload_dir(), directory)
-    except OSError as error:
+    except (OSError, RunDirError) as error:
         stderr_log.say(
             stated(
                 f"programs load the installed client, which an upgrade takes away: {error}",

@@ -75,21 +75,24 @@ def _check_parents(path: Path) -> None:
     Raises RunDirError. A parent that every user may write is sticky, as /tmp is.
     """
     trusted = {0, os.geteuid(), os.stat("/").st_uid}  # a user namespace has another root
-    for each in (*path.absolute().parents, *path.resolve().parents):
+    links = [path] if path.is_symlink() else []
+    for each in (*links, *path.absolute().parents, *path.resolve().parents):
         with contextlib.suppress(FileNotFoundError):
             status = each.lstat()
             is_shared = status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
             if status.st_uid not in trusted or (is_shared and not stat.S_ISLNK(status.st_mode)):
+                where = "a link" if each == path else f"below {each}"
                 raise RunDirError(
                     stated(
-                        f"{path} is below {each}, which uid {status.st_uid} can change"
+                        f"{path} is {where}, which uid {status.st_uid} can change"
                         + (" and so can every user" if is_shared else ""),
                         "choose a directory whose parents belong to root or to you",
                     )
                 )
 
 
-def _own_directory(path: Path, mode: int) -> None:
+def own_directory(path: Path, mode: int) -> None:
+    """Makes a directory that no other user can change or replace. Raises RunDirError."""
     try:
         _check_parents(path)
         make_open(path.parent)
@@ -116,10 +119,10 @@ def prepare(run_dir: Path, state_dir: Path) -> None:
         raise RunDirError(line)
     for name in (CONTROL_SOCKET, EVENTS_SOCKET):
         check_socket_path(run_dir / name)
-    _own_directory(run_dir, 0o755)
-    _own_directory(run_dir / "envs", 0o755)
-    _own_directory(run_dir / "containers", 0o700)
-    _own_directory(state_dir, 0o700)
+    own_directory(run_dir, 0o755)
+    own_directory(run_dir / "envs", 0o755)
+    own_directory(run_dir / "containers", 0o700)
+    own_directory(state_dir, 0o700)
 
 
 def lock(run_dir: Path) -> int:

@@ -167,6 +167,19 @@ def test_a_directory_that_cannot_be_preloaded_is_refused_by_name(
     assert not (tmp_path / "my state-client").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_copy_in_another_users_directory_is_not_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a folder that all may write, that user can make it before the manager does."""
+    theirs = tmp_path / "state-client"
+    theirs.mkdir()
+    os.chown(theirs, 65_534, 65_534)
+    assert payload.for_programs(tmp_path / "state") is None
+    assert "programs load the installed client" in capsys.readouterr().err
+    assert list(theirs.iterdir()) == []
+
+
 def test_a_job_that_waited_over_an_upgrade_loads_the_present_copy(tmp_path: Path) -> None:
     (tmp_path / "client_plugin" / "_lib").mkdir(parents=True)
     variables = {

@@ -150,6 +150,18 @@ def test_what_is_gone_is_removed(dirs: EnvDirs, short: Path) -> None:
     assert list((short / "state" / "keys").iterdir()) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+def test_another_users_link_is_refused(short: Path) -> None:
+    """That user could let it lead elsewhere."""
+    (short / "mine").mkdir()
+    (short / "run").symlink_to(short / "mine")
+    os.chown(short / "run", 65_534, 65_534, follow_symlinks=False)
+    with pytest.raises(RunDirError, match=f"{short}/run is a link, which uid 65534 can change"):
+        rundir.prepare(short / "run", short / "state")
+    os.chown(short / "run", 0, 0, follow_symlinks=False)
+    rundir.prepare(short / "run", short / "state")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
 @pytest.mark.parametrize("kind", ["owner", "link", "open to all"])
 def test_a_directory_below_another_users_is_refused(short: Path, kind: str) -> None:
