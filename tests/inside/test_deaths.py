@@ -39,7 +39,8 @@ def test_whenever_the_manager_dies_it_runs_once(tmp_path: Path, when: str) -> No
         assert store.deaths == COMMITS
     finally:
         box.stop()
-        managers[-1].close()
+        for manager in reversed(managers):  # the first one owns the directory
+            manager.close()
 
 
 def _revive(managers: list[LocalManager], directory: Path, store: DyingStore, deaths: int) -> None:

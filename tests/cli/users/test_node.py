@@ -94,7 +94,7 @@ def test_a_quota_s_life(verb: Node) -> None:
     assert told(verb("quota", "show", "alice", "--json"))["quotas"] == [freed]
     assert verb("quota", "rm", "alice").returncode == 0
     gone = verb("quota", "show", "alice")
-    assert (gone.returncode, "no environment 'alice'" in one_line(gone)) == (1, True)
+    assert (gone.returncode, "no environment 'alice'" in one_line(gone)) == (77, True)
 
 
 def test_more_gpus_than_the_node_has(verb: Node) -> None:
