@@ -1,7 +1,7 @@
 """A fast model of the batch problem: jobs in the order of service on GPUs that fail.
 
-Knows: that the core starts jobs strictly in order, each on whole GPUs of its own, and puts an
-interrupted job back to its place. Must not know: how a policy decides. core_model.py runs the same
+Knows: that the core starts jobs in order, each on whole GPUs of its own, passes over a job that is
+wider than the GPUs in service, and puts an interrupted job back to its place. Must not know: how a policy decides. core_model.py runs the same
 batch on the decision core itself; tests/placement/test_core_model.py compares both. Trainings use
 this model, since a batch takes it a hundredth of the time.
 """
@@ -145,14 +145,18 @@ class BatchModel:
         insort(self.waiting, number)
 
     def _start(self, now_ms: int) -> None:
-        while self.waiting:
-            job = self.jobs[self.waiting[0]]
+        place, in_service = 0, sum(self.is_up)
+        while place < len(self.waiting):
+            job = self.jobs[self.waiting[place]]
+            if job.gpus > in_service:
+                place += 1  # it delays no later job until enough GPUs are back
+                continue
             free = self._free_for(job)
             if len(free) < job.gpus:
                 return
             candidates = self.observed.refresh(now_ms, free)
             order = self.policy(candidates, Job(job.gpus, job.hours))
-            del self.waiting[0]
+            del self.waiting[place]
             self._take(job, tuple(free[at] for at in order[: job.gpus]), now_ms)
 
     def _free_for(self, job: SimJob) -> list[int]:

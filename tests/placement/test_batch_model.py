@@ -56,8 +56,14 @@ def test_a_second_failure_during_the_restart_loses_no_more_work() -> None:
 
 
 def test_an_interrupted_job_goes_back_to_its_place() -> None:
+    ends = 2.0 + 300 / 3600 + 2.0
+    found = completions(CALM, {0: [1.0]}, (4, 2.0), (4, 0.5))
+    assert found == [round(ends, 3), round(ends + 0.5, 3)]
+
+
+def test_a_job_that_is_wider_than_the_gpus_in_service_delays_no_other() -> None:
     found = completions(CALM, {0: [1.0]}, (4, 2.0), (1, 0.5))
-    assert found == [round(2.0 + 300 / 3600 + 2.0, 3), round(2.0 + 300 / 3600 + 2.5, 3)]
+    assert found == [round(2.0 + 300 / 3600 + 2.0, 3), 1.5]
 
 
 def test_an_idle_gpu_that_fails_delays_no_job_that_needs_it_not() -> None:
