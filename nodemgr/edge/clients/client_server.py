@@ -701,7 +701,7 @@ class ClientServer:
         """False: the packet must wait. Raises OSError."""
         try:
             if fds:
-                descriptors.send(connection.sock, packet, fds)
+                connection.sock.sendmsg([packet], descriptors.rights(fds))
             else:
                 connection.sock.send(packet)
         except BlockingIOError:

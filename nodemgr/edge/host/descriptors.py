@@ -54,15 +54,11 @@ def may_leave(descriptor: int) -> bool:
         return False
 
 
-def send(
-    sock: socket.socket, packet: bytes, descriptors: Sequence[int], address: str | None = None
-) -> None:
-    """The one place from which the manager sends descriptors. Raises OSError.
+def rights(descriptors: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
+    """The ancillary data that hands descriptors to the peer of a socket, for `sendmsg`.
 
-    PermissionError: one of them may not leave, and nothing is sent.
+    Nothing else in the manager makes such data. PermissionError: one of them may not leave.
     """
     if not all(map(may_leave, descriptors)):
         raise PermissionError(errno.EPERM, "a descriptor of a file does not leave the manager")
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    where = () if address is None else (address,)
-    sock.sendmsg([packet], rights if descriptors else [], 0, *where)
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]

@@ -54,8 +54,8 @@ class ServiceManager:
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
         ):
             sock.settimeout(SEND_TIMEOUT_S)
-            fds = () if fd is None else (fd,)
-            descriptors.send(sock, message.encode(), fds, self._address)
+            rights = [] if fd is None else descriptors.rights([fd])
+            sock.sendmsg([message.encode()], rights, 0, self._address)
 
     # -- the descriptor store --
 

@@ -55,7 +55,7 @@ def test_no_file_of_a_file_system_is_sent(tmp_path: Path, what: str) -> None:
     with ours, theirs:
         good = sealed()
         with pytest.raises(PermissionError, match="does not leave"):
-            descriptors.send(ours, b"packet", [good, fd])
+            ours.sendmsg([b"packet"], descriptors.rights([good, fd]))
         theirs.setblocking(False)
         with pytest.raises(BlockingIOError):
             theirs.recv(10)
@@ -68,7 +68,7 @@ def test_memory_pipes_and_sockets_are_sent(what: str) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fd = PASSES[what]()
     with ours, theirs:
-        descriptors.send(ours, b"packet", [fd])
+        ours.sendmsg([b"packet"], descriptors.rights([fd]))
         packet, fds, _, _ = socket.recv_fds(theirs, 10, 4)
         assert (packet, len(fds)) == (b"packet", 1)
         assert os.path.sameopenfile(fd, fds[0])
@@ -91,7 +91,7 @@ def test_memory_of_the_manager_cannot_be_made_a_program() -> None:
 
 SENDS = re.compile(
     r"SCM_RIGHTS|\bpass_fds\b|\bsend_fds\b|posix_spawn\(|\bos\.fork\(|\bset_inheritable\("
-    r"|\bdescriptors\.send\(|(?<!_)\bfork\(|\bexecv"
+    r"|\bdescriptors\.rights\(|(?<!_)\bfork\(|\bexecv"
 )
 FOLDERS = ("nodemgr", "client_plugin/elastic", "csrc")
 """All programs on the node and in containers; forks of a user's own process hand nothing on."""
