@@ -102,10 +102,11 @@ def expected_gpus() -> int | None:
     return wished_gpus(os.environ, int(_client.setting("gpus") or "0"))
 
 
-def acquire(gpus: int | None = None) -> str:
+def acquire(gpus: int | None = None, may_ask_again: bool = True) -> str:
     """Hold a lease, waiting as long as it takes.
 
-    `gpus`: this number of GPUs, instead of that of the environment variables.
+    `gpus`: this number of GPUs, instead of that of the environment variables. `may_ask_again`:
+    the line of a cancelled wait says so.
 
     "" if CUDA may be called now; else one line with the reason against it.
 
@@ -120,7 +121,7 @@ def acquire(gpus: int | None = None) -> str:
         channel.connected(os.environ, share)
     state, line = _client.state()
     if state is not native.ClientState.HELD:
-        state, line = _ask(_client, -1 if gpus is None else gpus)
+        state, line = _ask(_client, -1 if gpus is None else gpus, may_ask_again)
     if state in (native.ClientState.HELD, native.ClientState.CPU):
         _follow(_client)
     if state is native.ClientState.HELD and not _client.preloaded():
@@ -217,7 +218,7 @@ def left(timeout_s: float) -> bool:
     return True
 
 
-def _ask(client: native.Native, wished: int) -> tuple[native.ClientState, str]:
+def _ask(client: native.Native, wished: int, may_ask_again: bool) -> tuple[native.ClientState, str]:
     """Ask, and wait for the answer.
 
     Asks again if another thread of the process has given up, or the lease was lost meanwhile.
@@ -237,7 +238,7 @@ def _ask(client: native.Native, wished: int) -> tuple[native.ClientState, str]:
                 time.sleep(PAUSE_S)
     except BaseException:
         client.cancel()
-        wait.end("cancelled", "; the next use of CUDA asks anew")
+        wait.end("cancelled", "; the next use of CUDA asks anew" * may_ask_again)
         raise
     granted = len(gpus())
     wait.end(
@@ -271,7 +272,7 @@ def _wait_for_driver() -> int:
     No exception may be raised into the driver's caller.
     """
     try:
-        refusal = acquire()
+        refusal = acquire(may_ask_again=False)
         if refusal:
             from .messages import hook as messages
 

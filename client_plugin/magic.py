@@ -99,7 +99,7 @@ def _acquire(words: list[str]) -> None:
 
 def _keep(words: list[str]) -> None:
     """No idle policy acts on this kernel's task for a time."""
-    from .verbs.presentation import units
+    from . import units
 
     try:
         (text,) = words

@@ -34,8 +34,12 @@ def row_of(rows: List[Row], pid: int, inside: bool) -> Optional[Row]:
 
 
 def held(task: Row, status: Row) -> str:
-    """`GPU 3 · 12.4/80 GiB · 71 %`: GPUs, memory in use of the granted, utilization."""
-    parts = [named(task, status), memory(task, status)]
+    """`GPU 3 · 12.4/80 GiB · 71 %`: GPUs, memory in use of the granted, utilization.
+
+    A task that does not run has its state behind its GPUs: `GPU 3 · suspended`.
+    """
+    state = task.get("state")
+    parts = [named(task, status), state if state != "running" else None, memory(task, status)]
     percent = task.get("utilization_percent")
     if percent is None:
         percent = _mean([gpu.get("utilization_percent") for gpu in gpus_of(task, status)])

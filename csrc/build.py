@@ -164,7 +164,12 @@ MESSAGES_TOP = """/* messages.h: a format for each row of a table of messages.
 
 
 def format_of(template: str, number: str = "d") -> str:
-    """A message's template as a format of printf. Raises ValueError where C has no such field."""
+    """A message's template as a format of printf; one without fields is a text as it stands.
+
+    Raises ValueError where C has no such field.
+    """
+    if "{" not in template:
+        return template  # printed without printf; the compiler warns of `%` in a format
     parts = []
     for text, name, spec, conversion in Formatter().parse(template):
         parts.append(text.replace("%", "%%"))

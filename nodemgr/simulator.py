@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client_plugin.messages.form import MessageLine
-from client_plugin.verbs.presentation.units import UnitError, parse_node
+from client_plugin.units import UnitError, parse_node
 from nodemgr.messages import node as messages
 
 CLIENT_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")

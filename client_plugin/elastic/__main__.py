@@ -22,7 +22,7 @@ def main() -> int:
         from client_plugin.elastic.membership import Membership
         from client_plugin.elastic.torchrun import BadTorchrun
         from client_plugin.messages.leader import BAD_TORCHRUN
-        from client_plugin.verbs.presentation import units  # noqa: F401 (Membership reads sizes)
+        from client_plugin import units  # noqa: F401 (Membership reads sizes)
         from client_plugin.ways.faults import Exit, Fault, say
     finally:
         sys.path.remove(PAYLOAD)

@@ -420,6 +420,6 @@ def _milliseconds(seconds: Optional[str]) -> Optional[int]:
 def _bytes(size: Optional[str]) -> Optional[int]:
     if not size or size.isdigit():
         return _number(size)
-    from client_plugin.verbs.presentation import units
+    from client_plugin import units
 
     return units.parse_size(size)

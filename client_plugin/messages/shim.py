@@ -18,6 +18,14 @@ MEMORY_OVER_QUOTA = Message(
     note="A smaller batch fits, or another task of the environment ends, or an administrator raises"
     " the quota with `nodemgr quota set`.",
 )
+MEMORY_OVER_GPU = Message(
+    NODE,
+    "out of GPU memory: {asked} asked on {gpu}; environment '{env}' may use the whole GPU, {limit};"
+    " this process holds {own}, its other processes {others}{more}",
+    "`nodemgr status` shows the tasks",
+    note="A smaller batch fits, or another task of the environment ends. No quota limits the"
+    " environment's memory on this GPU.",
+)
 DRIVER_SHOWS_MORE = Part(
     DRIVER,
     ", and the driver shows {bytes} beyond that (contexts, modules, programs without the shim)",

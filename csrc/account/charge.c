@@ -178,6 +178,16 @@ static struct gpu_name gpu_name_of(const struct nm_lease *lease, uint32_t row)
     return name;
 }
 
+/* No quota stands between the limit and the GPU's memory. */
+static bool is_whole_gpu(const struct nm_lease *lease, uint32_t row)
+{
+    size_t total_bytes = 0;
+    nm_cu_device device = device_of_row(lease, row);
+    return device >= 0 &&
+           nm_real_cuDeviceTotalMem_v2(&total_bytes, device) == NM_CUDA_SUCCESS &&
+           nm_ledger_limit(&lease->ledger, row) >= total_bytes;
+}
+
 static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes, const char *env)
 {
     char asked[24], own[24], others[24], more[24], limit[24], corrected[128] = "";
@@ -189,8 +199,11 @@ static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes,
     size_text(nm_ledger_limit(&lease->ledger, row), limit);
     if (shares.correction_bytes > 0)
         snprintf(corrected, sizeof corrected, NM_DRIVER_SHOWS_MORE, more);
-    nm_say(NM_MEMORY_OVER_QUOTA, asked, gpu_name_of(lease, row).text, env, limit, own, others,
-           corrected);
+    struct gpu_name gpu = gpu_name_of(lease, row);
+    if (is_whole_gpu(lease, row))
+        nm_say(NM_MEMORY_OVER_GPU, asked, gpu.text, env, limit, own, others, corrected);
+    else
+        nm_say(NM_MEMORY_OVER_QUOTA, asked, gpu.text, env, limit, own, others, corrected);
 }
 
 static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes)

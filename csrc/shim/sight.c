@@ -96,11 +96,9 @@ static uint64_t setting(const char *key, uint64_t absent)
                : absent;
 }
 
-/* The number of GPUs that a request of this process would get. */
-static uint32_t wished(void)
+static struct nm_request own_request(void)
 {
     struct nm_request request;
-    uint64_t usual = setting("gpus", 0), node = setting("node_gpus", NM_LEDGER_ROWS);
     struct nm_variables variables = {
         .cuda_visible = nm_env_get("CUDA_VISIBLE_DEVICES"),
         .nodemgr_visible = nm_env_get("NODEMGR_VISIBLE"),
@@ -108,9 +106,16 @@ static uint32_t wished(void)
         .local_world_size = nm_env_get("LOCAL_WORLD_SIZE"),
     };
     nm_request_read(&request, &variables, -1);
-    uint64_t gpus = !request.cpu && request.has_gpus     ? request.gpus
-                    : request.world > usual && usual > 0 ? request.world
-                                                         : usual;
+    return request;
+}
+
+/* The number of GPUs that a request of this process would get. */
+static uint32_t wished(const struct nm_request *request)
+{
+    uint64_t usual = setting("gpus", 0), node = setting("node_gpus", NM_LEDGER_ROWS);
+    uint64_t gpus = !request->cpu && request->has_gpus     ? request->gpus
+                    : request->world > usual && usual > 0 ? request->world
+                                                          : usual;
     gpus = usual == 0 ? 0 : gpus < node ? gpus : node;
     return (uint32_t)(gpus < NM_LEDGER_ROWS ? gpus : NM_LEDGER_ROWS);
 }
@@ -134,7 +139,10 @@ void nm_sight_look(struct nm_sight *out)
         look_at_lease(lease, out);
         return;
     }
-    out->expected = wished();
+    struct nm_request request = own_request();
+    if (request.is_named && request.gpus == 0)
+        return; /* as cuInit answers: none, nor those of the environment's other tasks */
+    out->expected = wished(&request);
     out->node_count = (uint32_t)setting("node_gpus", 0);
     out->memory_per_gpu = setting("memory_per_gpu", 0);
     if (nm_lock_within(&holdings.lock, LOCK_MS * MS_NS)) {

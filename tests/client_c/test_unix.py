@@ -532,7 +532,7 @@ def test_variables_name_the_class_and_the_share(manager: Manager, spawn: Spawn) 
         ("NODEMGR_CLASS", "urgent", "NODEMGR_CLASS is no class of tasks and is ignored"),
         ("NODEMGR_CLASS", "", "NODEMGR_CLASS is no class of tasks and is ignored"),
         ("NODEMGR_COMPUTE", "0", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),
-        ("NODEMGR_COMPUTE", "101%", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),
+        ("NODEMGR_COMPUTE", "500%", "ignored: set a percentage from 1% to 100%, such as 30%, or"),
         ("NODEMGR_COMPUTE", "40", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),
         ("NODEMGR_COMPUTE", "%", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),
         ("NODEMGR_COMPUTE", "half", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),

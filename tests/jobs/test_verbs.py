@@ -1062,7 +1062,7 @@ def test_each_line_of_a_file_is_a_job_or_an_error_in_order(
         "true $HOME", "\x00",
     ]  # fmt: skip
     file = tmp_path / "lines"
-    file.write_text("\n".join(lines))
+    file.write_text("\n".join(lines), encoding="utf-8-sig")  # with a byte order mark
     said = nodemgr("submit", "--env", "alice", "--gpus", 0, "--hold", "--from", file)
     assert said.returncode == 1
     told = said.stdout.splitlines()

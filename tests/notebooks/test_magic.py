@@ -82,6 +82,9 @@ def test_status_release_and_acquire(node: Manager, alice: str, open_notebook: Op
     assert shown[2].endswith("(this kernel)")
     assert notebook.run("import torch; torch.first_use()").outputs == ["1"]
 
+    assert said(notebook.run("%gpu keep 2h")) == [
+        f"{task['id']} keeps its GPU memory for 2 h, also while it is idle"
+    ]
     assert "this kernel holds 1 GPU: %gpu release" in refusal(notebook.run("%gpu acquire 2"))
     assert said(notebook.run("%gpu acquire"))[0] == shown[0]
     released = notebook.run("%gpu release")
@@ -125,6 +128,9 @@ def test_acquire_waits_in_one_line_and_interrupt_ends_it(
         ("%gpu acquire -1", "'-1' is no number of GPUs"),
         ("%gpu acquire \N{ARABIC-INDIC DIGIT TWO}", "is no number of GPUs"),
         ("%gpu acquire 3", "3 GPUs"),
+        ("%gpu keep", "'' is no time to keep: write %gpu keep 2h"),
+        ("%gpu keep long", "'long' is no time to keep: write %gpu keep 2h"),
+        ("%gpu keep 2 h 3", "'2 h 3' is no time to keep: write %gpu keep 2h"),
     ],
 )
 def test_a_mistake_is_one_line_and_the_cell_fails(

@@ -17,6 +17,7 @@ from tests.shim.world import GIB, MIB, Probe, World, hooks
 from tests.sim import headers
 
 INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE, GPU_NOT_FOUND = 2, 6, 7, 28
+NO_DEVICE = 100
 OWN = 100 * MIB
 Check = Callable[[Probe, World], None]
 
@@ -423,6 +424,19 @@ def test_an_env_without_gpus_sees_none(env: World) -> None:
     env.manager.write_conf()
     with env.probe(started=False) as probe:
         assert shown(probe) == []
+
+
+def test_a_process_that_named_no_gpu_sees_none_of_its_environment_either(env: World) -> None:
+    """cuInit, NVML's count and NVML's handles give one answer."""
+    with env.probe() as task:
+        task.memory(OWN)
+        env.environ["NODEMGR_GPUS"] = "0"
+        with env.probe(started=False) as monitor:
+            assert monitor.cuInit(0) == NO_DEVICE
+            assert shown(monitor) == []
+            assert monitor.call("nvmlDeviceGetHandleByIndex_v2", 0, monitor.alloc(8)) == (
+                INVALID_ARGUMENT
+            )
 
 
 def test_a_second_terminal_sees_the_envs_tasks(env: World, stranger: Probe) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client_plugin.verbs.presentation.units import UnitError
+from client_plugin.units import UnitError
 from nodemgr import simulator
 from nodemgr.simulator import CLIENT_LIBRARIES, SimulatedGpu, models, parse_gpus
 from tests.sim.conftest import GIB, StartClient

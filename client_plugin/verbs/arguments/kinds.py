@@ -9,8 +9,8 @@ import os
 import re
 import time
 
+from client_plugin import units
 from client_plugin.verbs.arguments.parser import ValueKind, WrongValue
-from client_plugin.verbs.presentation import units
 from client_plugin.ways import choice, locations
 from client_plugin.ways.choice import Whom
 from client_plugin.ways.faults import Fault

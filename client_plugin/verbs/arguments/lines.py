@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from codecs import BOM_UTF8
 
 from client_plugin.messages import arguments as messages
 from client_plugin.verbs.arguments.parser import WrongValue
@@ -127,6 +128,8 @@ def read(descriptor: int, name: str) -> Iterator[List[Tuple[int, bytes]]]:
         for line in whole:
             if not skipping:
                 number += 1
+                if number == 1:
+                    line = line[len(BOM_UTF8) :] if line.startswith(BOM_UTF8) else line
                 lines.append((number, line))
             skipping = False
         if skipping:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from client_plugin.messages import verbs as messages
+from client_plugin.units import format_duration
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.commands.queue_actions import AS_USER
-from client_plugin.verbs.presentation.units import format_duration
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 

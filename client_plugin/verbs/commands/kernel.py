@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 
+from client_plugin import units
 from client_plugin.messages import kernelspecs as messages
 from client_plugin.messages.arguments import MISSING_COMMAND, NO_DISPLAY_NAME
 from client_plugin.messages.form import sentence, stated
@@ -34,7 +35,7 @@ from client_plugin.verbs.arguments.parser import (
 )
 from client_plugin.verbs.launch import programs
 from client_plugin.verbs.launch.surroundings import settings_of
-from client_plugin.verbs.presentation import tables, units
+from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import locations
 from client_plugin.ways.faults import Exit, Fault, say

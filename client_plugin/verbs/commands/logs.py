@@ -6,6 +6,7 @@ import sys
 import time
 
 from client_plugin.messages import verbs as messages
+from client_plugin.units import format_size
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
@@ -13,7 +14,6 @@ from client_plugin.verbs.commands.queue import standing
 from client_plugin.verbs.launch import runner
 from client_plugin.verbs.presentation.tables import TableRow
 from client_plugin.verbs.presentation.terminal_text import TerminalText
-from client_plugin.verbs.presentation.units import format_size
 from client_plugin.verbs.reading.job_log import Log, open_log
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say

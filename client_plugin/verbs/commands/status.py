@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from client_plugin import units
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
-from client_plugin.verbs.presentation import cells, tables, units
+from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, SizeColumn, TableRow
 from client_plugin.verbs.reading import status_warnings
 from client_plugin.ways import choice

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from client_plugin import units
 from client_plugin.messages import prediction as prediction_messages
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.arguments import ARGUMENT_MISSING
@@ -17,7 +18,6 @@ from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
 from client_plugin.verbs.launch import programs, runner, surroundings
-from client_plugin.verbs.presentation import units
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Away, Exit, Fault, say
 from client_plugin.ways.retry_timeout import RetryTimeout

@@ -9,10 +9,10 @@ from __future__ import annotations
 import errno
 import os
 
+from client_plugin import units
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.form import stated
 from client_plugin.verbs.launch.programs import Preload, preload
-from client_plugin.verbs.presentation import units
 from client_plugin.ways import choice, locations
 from client_plugin.ways.faults import Exit, Fault, say
 

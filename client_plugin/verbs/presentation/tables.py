@@ -12,7 +12,7 @@ import re
 import sys
 import time
 
-from client_plugin.verbs.presentation import units
+from client_plugin import units
 from client_plugin.ways import terminal
 
 TYPE_CHECKING = False

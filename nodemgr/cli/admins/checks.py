@@ -23,10 +23,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from client_plugin import units
 from client_plugin.messages import doctor as findings
 from client_plugin.messages.form import Check, MessageLine, relayed
 from client_plugin.verbs.commands.doctor import FIRST_PAGE_OF_DRIVER, row_of
-from client_plugin.verbs.presentation import units
 from client_plugin.ways import locations
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.control import ControlConnection, may_control

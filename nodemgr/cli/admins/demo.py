@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from client_plugin import units
 from client_plugin.messages.form import MessageLine, Notice, sentence
-from client_plugin.verbs.presentation import units
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr import paths
 from nodemgr.cli.admins.stage import STEP_TIMEOUT_S, NotSeen, Program, PublishedEvent, Stage

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from client_plugin.verbs.presentation import tables, units
+from client_plugin import units
+from client_plugin.verbs.presentation import tables
 from client_plugin.ways import locations, terminal
 from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.nearest import did_you_mean

@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
+from client_plugin import units
 from client_plugin.messages.arguments import SHORT_IDLE
 from client_plugin.messages.form import MessageLine, sentence
 from client_plugin.messages.status import NO_QUOTA_YET
-from client_plugin.verbs.presentation import cells, tables, units
+from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.members import access_lines, membership
 from client_plugin.verbs.presentation.tables import Column, SizeColumn
 from client_plugin.ways import choice

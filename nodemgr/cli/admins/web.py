@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from client_plugin import units
 from client_plugin.messages.form import sentence
-from client_plugin.verbs.presentation import tables, units
+from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import choice, installed, locations
 from client_plugin.ways.choice import Way, Whom

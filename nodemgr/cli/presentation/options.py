@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from client_plugin import units
 from client_plugin.messages import arguments as messages
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import NO_WAIT, NO_WAIT_HELP
-from client_plugin.verbs.presentation import units
 from client_plugin.verbs.presentation.tables import json_text
 from client_plugin.ways import choice, locations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from client_plugin.verbs.presentation.units import (
+from client_plugin.units import (
     MAX_DURATION_MS,
     MAX_SIZE_BYTES,
     MIN_SIZE_BYTES,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from client_plugin.messages.form import Part
-from client_plugin.verbs.presentation.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
+from client_plugin.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
 from nodemgr.core.model.entities import WHOLE_PERCENT
 from nodemgr.core.state.work_queue import line_name, queue_name
 from nodemgr.core.views.job_rows import STAGES, Cursor

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from client_plugin.messages.form import relayed
-from client_plugin.verbs.presentation.units import MAX_DURATION_MS
+from client_plugin.units import MAX_DURATION_MS
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast.samples import SampleOwner

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from client_plugin.messages.form import stated
-from client_plugin.verbs.presentation.units import format_duration
+from client_plugin.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import administration, leasing
 from nodemgr.core.model import events

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from client_plugin.messages.form import MessageLine, stated
-from client_plugin.verbs.presentation.units import format_size
+from client_plugin.units import format_size
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import ProcessKey, Suspension, Uuid
 from nodemgr.core.state.node_state import State

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_plugin.messages.form import MessageLine
-from client_plugin.verbs.presentation.units import format_duration
+from client_plugin.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import TaskClass
 from nodemgr.edge.kernel.processes import one_line

@@ -14,7 +14,7 @@ from typing import Any
 
 from client_plugin.messages import doctor as findings
 from client_plugin.messages.form import Check, MessageLine, relayed
-from client_plugin.verbs.presentation.units import format_size
+from client_plugin.units import format_size
 from nodemgr.edge.clients.client_server import RESERVE_DESCRIPTORS
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.host import privileges

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client_plugin.messages.form import MessageLine, relayed
-from client_plugin.verbs.presentation.units import UnitError
+from client_plugin.units import UnitError
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import Config
 from nodemgr.core.model.policy_names import ENFORCE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import textwrap
 
-from client_plugin.verbs.presentation.units import format_duration, format_size
+from client_plugin.units import format_duration, format_size
 from nodemgr.edge.setup.settings import (
     ENV_PREFIX,
     OPTIONS,

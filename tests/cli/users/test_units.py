@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_plugin.verbs.presentation import units
-from client_plugin.verbs.presentation.units import (
+from client_plugin import units
+from client_plugin.units import (
     TASK_CLASSES,
     UnitError,
     format_duration,

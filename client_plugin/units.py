@@ -2,6 +2,8 @@
 
 A size is a number with a unit, always: `8GiB` and `8Gi` are 8 * 2**30 bytes, `8GB` and `8G` are 8 *
 10**9. A bare number is refused, since its unit is ambiguous.
+
+It is loaded in users' processes too: imports are relative.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List, Sequence
 
-    from client_plugin.messages.form import MessageLine
+    from .messages.form import MessageLine
 
 SIZE_UNITS = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -60,12 +62,12 @@ def _split(text: str, what: str, form: str) -> tuple[int, int, str]:
     """(numerator, denominator, unit): exact for any number of decimals."""
     match = re.fullmatch(_NUMBER_AND_UNIT, text.strip(), re.ASCII)
     if match is None:
-        from client_plugin.messages import arguments as messages
+        from .messages import arguments as messages
 
         raise UnitError(messages.NO_UNIT_VALUE(text=text, what=what, form=form))
     sign, number, unit = match.groups()
     if sign:
-        from client_plugin.messages import arguments as messages
+        from .messages import arguments as messages
 
         raise UnitError(messages.SIGNED_VALUE(text=text, what=what, form=form))
     whole, _, decimals = number.partition(".")
@@ -74,11 +76,11 @@ def _split(text: str, what: str, form: str) -> tuple[int, int, str]:
 
 def _one_of(unit: str, units: dict[str, int], text: str, what: str, form: str) -> int:
     if not unit:
-        from client_plugin.messages import arguments as messages
+        from .messages import arguments as messages
 
         raise UnitError(messages.BARE_NUMBER(text=text, form=form))
     if unit not in units:
-        from client_plugin.messages import arguments as messages
+        from .messages import arguments as messages
 
         raise UnitError(messages.UNKNOWN_UNIT(text=text, unit=unit, what=what, form=form))
     return units[unit]
@@ -92,7 +94,7 @@ def parse_size(text: str) -> int:
     number, parts, unit = _split(text, "size", SIZE_FORM)
     size_bytes = number * _one_of(unit, SIZE_UNITS, text, "size", SIZE_FORM) // parts
     if not MIN_SIZE_BYTES <= size_bytes <= MAX_SIZE_BYTES:
-        from client_plugin.messages import arguments as messages
+        from .messages import arguments as messages
 
         if size_bytes == 0:
             raise UnitError(messages.SIZE_OF_ZERO(text=text, form=SIZE_FORM))
@@ -111,7 +113,7 @@ def parse_duration_ms(text: str, limit_ms: int = MAX_DURATION_MS) -> int:
         number * _one_of(unit, DURATION_UNITS_MS, text, "duration", DURATION_FORM) // parts
     )
     if duration_ms > limit_ms:
-        from client_plugin.messages import arguments as messages
+        from .messages import arguments as messages
 
         raise UnitError(messages.LONG_DURATION(text=text, form=DURATION_FORM))
     return duration_ms
@@ -122,7 +124,7 @@ def parse_percent(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,9})\s*(%?)", text.strip(), re.ASCII)
     if match is not None and match[2] and 1 <= int(match[1]) <= WHOLE_PERCENT:
         return int(match[1])
-    from client_plugin.messages import arguments as messages
+    from .messages import arguments as messages
 
     if match is None:
         raise UnitError(messages.NO_UNIT_VALUE(text=text, what="share", form=PERCENT_FORM))
@@ -137,11 +139,11 @@ def parse_node(text: str) -> tuple[int, int]:
     """(GPUs, bytes per GPU) of a simulated node such as `4x80GiB`. Raises UnitError."""
     count, cross, size = text.strip().partition("x")
     if not cross or not re.fullmatch("[0-9]{1,4}", count, re.ASCII):
-        from client_plugin.messages import arguments as messages
+        from .messages import arguments as messages
 
         raise UnitError(messages.NO_UNIT_VALUE(text=text, what="node", form=NODE_FORM))
     if not 1 <= int(count) <= MAX_SIMULATED_GPUS:
-        from client_plugin.messages import arguments as messages
+        from .messages import arguments as messages
 
         limit = MAX_SIMULATED_GPUS
         raise UnitError(messages.NODE_OF_WRONG_COUNT(text=text, limit=limit, form=NODE_FORM))
