@@ -18,11 +18,11 @@ def main() -> int:
 
         ctrl_c.end_at_once()
         ctrl_c.waited()
+        from client_plugin import units  # noqa: F401 (Membership reads sizes)
         from client_plugin.elastic import command, leader
         from client_plugin.elastic.membership import Membership
         from client_plugin.elastic.torchrun import BadTorchrun
         from client_plugin.messages.leader import BAD_TORCHRUN
-        from client_plugin import units  # noqa: F401 (Membership reads sizes)
         from client_plugin.ways.faults import Exit, Fault, say
     finally:
         sys.path.remove(PAYLOAD)
