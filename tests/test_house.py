@@ -528,7 +528,7 @@ ROOMS = {
     "edge.kernel": "core.model core.views paths _native",
     "edge.suspension": "edge.host edge.kernel",
     "edge.store": "core.model core.views edge.host edge.kernel",
-    "edge.rpc": "core.model edge.host edge.kernel paths _native verbs.presentation ways",
+    "edge.rpc": "core.model edge.host edge.kernel paths _native ways",
     "edge.admin": "edge.host edge.store edge.rpc",
     "edge.clients": "core.model edge.host edge.kernel edge.rpc _native",
     "edge.ledger": "core.model core.state _native",
@@ -545,20 +545,20 @@ ROOMS = {
         "edge.kernel edge.store edge.rpc"
 
                    " edge.clients edge.ledger edge.gpu edge.compute edge.gate edge.containers"
-                   " edge.executor edge.suspension verbs.presentation",
+                   " edge.executor edge.suspension",
     "edge.forecast":
         "core.model core.forecast core.views edge.host edge.store edge.engine",
     "edge.setup":
         "core.model core.placement core.views edge.host edge.store edge.clients edge.gpu "
         "edge.gate edge.executor"
 
-                  " paths simulator ways verbs.presentation",
+                  " paths simulator ways",
     "edge.api":
         "core.model core.state core.scheduler core.lifecycle core.sharing core.requests "
         "core.views core.forecast core.placement edge.host "
         "edge.kernel edge.store edge.rpc edge.admin"
 
-                " edge.clients edge.gpu edge.engine edge.setup paths ways verbs.presentation",
+                " edge.clients edge.gpu edge.engine edge.setup paths ways",
     "edge.placement": "core.placement _native",
     "edge.page": "edge.host",
     "edge.web":
@@ -580,8 +580,8 @@ ROOMS = {
                   " ways verbs.presentation verbs.commands",
 }  # fmt: skip
 """Room -> its allowed imports of nodemgr and client_plugin: rooms, and modules beside rooms."""
-EVERYWHERE = {"messages"}
-"""The tables of messages, which import nothing: every room may import them."""
+EVERYWHERE = {"messages", "units"}
+"""The tables of messages, and units, which imports these alone: every room may import them."""
 TESTED_ELSEWHERE = {
     "nodemgr/core/manager.py": "tests/core/test_machine.py",
     "nodemgr/core/model/policy_names.py": "tests/cli/presentation/test_help.py",

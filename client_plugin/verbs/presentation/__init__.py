@@ -1,4 +1,4 @@
-"""Output for people: tables, units, examples for the help.
+"""Output for people: tables, examples for the help.
 
 May import: client_plugin.ways.
 """
