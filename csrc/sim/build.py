@@ -29,9 +29,9 @@ LIBRARIES = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"]
 
 # Library -> the rooms (folders) with its sources. csrc/README.md says what lives in each.
 ROOMS = {
-    "libcuda.so.1": ("node", "driver", "timeline", "memory", "streams"),
-    "libnvidia-ml.so.1": ("node", "nvml"),
-    "libnodesim.so": ("node", "control"),
+    "libcuda.so.1": ("node", "lost", "driver", "timeline", "memory", "streams"),
+    "libnvidia-ml.so.1": ("node", "lost", "nvml"),
+    "libnodesim.so": ("node", "lost", "control"),
 }
 
 CUDA_ERROR_NOT_SUPPORTED = 801

@@ -329,3 +329,26 @@ def test_an_idle_manager_hears_at_once_of_a_device_that_is_lost_or_back(make_man
         lost = events.expect("gpu.lost")
         node.restore(1)
         assert events.expect("gpu.restored")["gpus"] == lost["gpus"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "overwritten"])
+def test_the_shared_file_of_a_simulated_node_is_destroyed(make_manager: Make, damage: str) -> None:
+    """Each process of the node may write it. The manager lives and reports the GPUs as lost."""
+    manager = make_manager(simulate="2x8GiB")
+    events = manager.events(since=None)
+    path = manager.run_dir / "sim" / "node.state"
+    if damage == "truncated":
+        os.truncate(path, 0)
+    else:
+        with path.open("r+b") as file:
+            file.write(b"\xff" * path.stat().st_size)
+    os.utime(path)
+    lost = [events.expect("gpu.lost")["gpus"] for _ in range(2)]
+    status = manager.status()
+    assert sorted(lost) == sorted([gpu["uuid"]] for gpu in status["gpus"])
+    assert {gpu["state"] for gpu in status["gpus"]} == {"lost"}
+    assert status["manager"]["pid"] == manager.pid
+    lines = manager.log.count("truncated the state file of the simulated node")
+    assert lines == (damage == "truncated")
+    manager.restart()
+    assert {gpu["state"] for gpu in manager.status()["gpus"]} == {"healthy"}

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sim/lost/lost.h"
 #include "sim/node/deposits.h"
 #include "sim/node/visible.h"
 
@@ -40,7 +41,7 @@ static int lock_byte(int descriptor, short type, off_t byte) {
 }
 
 static bool has_clients(const nm_sim_node *node) {
-    for (int slot = 0; slot < (int)atomic_load(&node->state->slots_high); slot++) {
+    for (int slot = 0; slot < nm_sim_slots(node->state); slot++) {
         if (nm_sim_node_owner(node, slot) != 0) return true;
     }
     return false;
@@ -157,6 +158,7 @@ int nm_sim_open(const char *path, nm_sim_handle **out) {
     }
     strcpy(handle->path, path);
     handle->opened_by = getpid();
+    nm_sim_outlive(handle->node.state, sizeof *handle->node.state);
     *out = handle;
     return 0;
 }
@@ -176,9 +178,10 @@ static nm_sim_node *enter(nm_sim_handle *handle) {
         nm_sim_node own;
         if (nm_sim_node_open(&own, handle->path, false) != 0) return NULL;
         handle->node = own;
+        nm_sim_outlive(handle->node.state, sizeof *handle->node.state);
         handle->opened_by = getpid();
     }
-    return &handle->node;
+    return nm_sim_node_is_there(&handle->node) ? &handle->node : NULL;
 }
 
 static int leave(int error) {
@@ -207,7 +210,7 @@ int nm_sim_shape_of(nm_sim_handle *handle, nm_sim_shape *out) {
         .module_bytes = state->module_bytes,
     };
     memcpy(out->name, state->name, sizeof out->name);
-    for (uint32_t index = 0; index < state->device_count; index++) {
+    for (int index = 0; index < nm_sim_devices(state); index++) {
         out->devices[index].model = state->device[index].model;
         out->devices[index].memory_bytes = state->device[index].memory_bytes;
         memcpy(out->devices[index].uuid, state->device[index].uuid, 16);
@@ -238,7 +241,7 @@ int nm_sim_read_processes(nm_sim_handle *handle, uint32_t index, nm_sim_process_
     nm_sim_node_reap(&handle->node);
     nm_sim_node_settle(&handle->node, (int)index);
     *count = 0;
-    for (int slot = 0; slot < (int)atomic_load(&handle->node.state->slots_high); slot++) {
+    for (int slot = 0; slot < nm_sim_slots(handle->node.state); slot++) {
         int pid = nm_sim_node_owner(&handle->node, slot);
         nm_sim_account *account = &device->account[slot];
         uint64_t used = nm_sim_account_bytes(account);

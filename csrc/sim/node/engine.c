@@ -45,10 +45,10 @@ static nm_sim_schedule *version_at(nm_sim_engine *engine, uint64_t present) {
 
 static void copy(nm_sim_schedule *to, const nm_sim_schedule *from) {
     memcpy(to, from, offsetof(nm_sim_schedule, ends));
-    uint32_t count = to->count < NM_SIM_SEATS ? to->count : NM_SIM_SEATS;
-    uint32_t ended = to->ended < NM_SIM_ENDS ? to->ended : NM_SIM_ENDS;
-    memcpy(to->ends, from->ends, ended * sizeof *to->ends);
-    memcpy(to->runners, from->runners, count * sizeof *to->runners);
+    if (to->count > NM_SIM_SEATS) to->count = NM_SIM_SEATS;
+    if (to->ended > NM_SIM_ENDS) to->ended = NM_SIM_ENDS;
+    memcpy(to->ends, from->ends, to->ended * sizeof *to->ends);
+    memcpy(to->runners, from->runners, to->count * sizeof *to->runners);
 }
 
 /* A copy of the present version, and its word. */
@@ -87,15 +87,16 @@ static bool publish(nm_sim_place *place, uint64_t present, const nm_sim_schedule
 static void drop_gone(nm_sim_engine *engine, nm_sim_schedule *schedule) {
     for (uint32_t which = schedule->count; which-- > 0;) {
         const nm_sim_runner *runner = &schedule->runners[which];
-        if (atomic_load_explicit(&engine->seat[runner->seat].owner, memory_order_relaxed) !=
-            runner->owner)
+        const nm_sim_seat *seat = &engine->seat[runner->seat % NM_SIM_SEATS];
+        if (atomic_load_explicit(&seat->owner, memory_order_relaxed) != runner->owner)
             nm_sim_schedule_leave(schedule, which);
     }
 }
 
 static bool is_dead(const nm_sim_node *node, uint64_t owner) {
     int slot = (int)(owner & 0xffff) - 1;
-    return atomic_load(&node->state->slot_life[slot]) != owner >> 16 ||
+    return slot < 0 || slot >= NM_SIM_SLOTS ||
+           atomic_load(&node->state->slot_life[slot]) != owner >> 16 ||
            nm_sim_node_owner(node, slot) == 0;
 }
 
@@ -113,7 +114,7 @@ static void look_for_dead(nm_sim_place *place, const nm_sim_schedule *schedule,
     place->looked_ns = until_ns;
     for (uint32_t which = 0; which < schedule->count; which++) {
         uint32_t seat = schedule->runners[which].seat;
-        if (seat != place->seat) free_if_dead(place->node, &engine->seat[seat]);
+        if (seat != place->seat) free_if_dead(place->node, &engine->seat[seat % NM_SIM_SEATS]);
     }
 }
 

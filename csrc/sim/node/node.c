@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sim/lost/lost.h"
 #include "sim/node/deposits.h"
 #include "sim/node/older.h"
 #include "sim/node/suspended.h"
@@ -123,6 +124,8 @@ static bool is_node(const nm_sim_state *state) {
            state->device_count <= NM_SIM_DEVICES && has_models(state);
 }
 
+bool nm_sim_node_is_there(const nm_sim_node *node) { return is_node(node->state); }
+
 int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descriptor) {
     *node = (nm_sim_node){.descriptor = -1, .slot = -1};
     int descriptor = open_above_standard(path);
@@ -148,9 +151,10 @@ int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descripto
 void nm_sim_node_close(nm_sim_node *node) {
     if (!node->state) return;
     bool ours = false;
-    for (int slot = 0; slot < (int)atomic_load(&node->state->slots_high) && !ours; slot++) {
+    for (int slot = 0; slot < nm_sim_slots(node->state) && !ours; slot++) {
         ours = nm_sim_node_owner(node, slot) == (int)getpid();
     }
+    nm_sim_forget(node->state);
     munmap(node->state, sizeof(nm_sim_state));
     if (!ours) close(node->descriptor);
     *node = (nm_sim_node){.descriptor = -1, .slot = -1};
@@ -206,9 +210,9 @@ static uint64_t kept_bytes(const nm_sim_sum *sum, int slot) {
 
 static uint64_t bytes_of_the_dead(const nm_sim_sum *sum) {
     const nm_sim_state *state = sum->node->state;
-    uint32_t high = atomic_load(&state->slots_high);
+    int high = nm_sim_slots(state);
     uint64_t bytes = 0;
-    for (int slot = 0; slot < (int)high; slot++) {
+    for (int slot = 0; slot < high; slot++) {
         if (!atomic_load(&state->slot_taken[slot]) || nm_sim_node_owner(sum->node, slot) != 0)
             continue;
         uint64_t held = atomic_load(&sum->accounts[slot].share[sum->which].applied) >> 14;
@@ -314,13 +318,13 @@ static void clear_slot(const nm_sim_node *node, int slot) {
     nm_sim_state *state = node->state;
     uint32_t group = atomic_load(&state->slot_group[slot]);
     bool keeps = nm_sim_deposits_settle(node, slot);
-    for (uint32_t index = 0; index < state->device_count; index++) {
+    for (int index = 0; index < nm_sim_devices(state); index++) {
         nm_sim_account *account = &state->device[index].account[slot];
         if (group > 0 && group <= NM_SIM_GROUPS) {
-            nm_sim_sum of_group = group_sum(node, (int)index, group - 1);
+            nm_sim_sum of_group = group_sum(node, index, group - 1);
             drain(&of_group, slot);
         }
-        nm_sim_sum memory = memory_sum(node, (int)index);
+        nm_sim_sum memory = memory_sum(node, index);
         drain(&memory, slot);
         for (int kind = 0; kind < NM_SIM_KIND_COUNT; kind++)
             atomic_store(&account->kind_bytes[kind], 0);
@@ -333,8 +337,8 @@ static void clear_slot(const nm_sim_node *node, int slot) {
 }
 
 void nm_sim_node_reap(nm_sim_node *node) {
-    uint32_t high = atomic_load(&node->state->slots_high);
-    for (int slot = 0; slot < (int)high; slot++) {
+    int high = nm_sim_slots(node->state);
+    for (int slot = 0; slot < high; slot++) {
         if (!atomic_load(&node->state->slot_taken[slot]) || nm_sim_node_owner(node, slot) != 0)
             continue;
         if (lock_byte(node->descriptor, F_OFD_SETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, NULL) != 0)
@@ -464,12 +468,13 @@ static bool set_charge(const nm_sim_sum *sum, int slot, uint64_t bytes, uint64_t
 
 static bool find_slot_group(const nm_sim_node *node, int index, int slot, nm_sim_sum *out) {
     uint32_t group = atomic_load(&node->state->slot_group[slot]);
-    if (group > 0) *out = group_sum(node, index, group - 1);
-    return group > 0;
+    bool has_one = group > 0 && group <= NM_SIM_GROUPS;
+    if (has_one) *out = group_sum(node, index, group - 1);
+    return has_one;
 }
 
 void nm_sim_take_out(nm_sim_node *node, int slot) {
-    for (int index = 0; index < (int)node->state->device_count; index++) {
+    for (int index = 0; index < nm_sim_devices(node->state); index++) {
         nm_sim_sum memory = memory_sum(node, index), of_group;
         if (find_slot_group(node, index, slot, &of_group))
             set_charge(&of_group, slot, 0, UINT64_MAX);
@@ -479,7 +484,7 @@ void nm_sim_take_out(nm_sim_node *node, int slot) {
 
 bool nm_sim_put_back(nm_sim_node *node, int slot) {
     nm_sim_node_reap(node);
-    for (int index = 0; index < (int)node->state->device_count; index++) {
+    for (int index = 0; index < nm_sim_devices(node->state); index++) {
         nm_sim_sum memory = memory_sum(node, index), of_group;
         uint64_t capacity = nm_sim_capacity(node->state, index);
         if (!set_charge(&memory, slot, bytes_in(&memory, slot), capacity)) {

@@ -199,6 +199,9 @@ bool nm_sim_node_find(char *out, size_t size);
  * process's POSIX locks on it. */
 int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descriptor);
 
+/* Whether the file still is a node of this build: any process may write it. */
+bool nm_sim_node_is_there(const nm_sim_node *node);
+
 /* Unmaps; and closes the descriptor, unless this process owns a slot of the file (by another
  * library's descriptor): closing would drop it. */
 void nm_sim_node_close(nm_sim_node *node);
@@ -227,6 +230,15 @@ void nm_sim_node_reset_peaks(nm_sim_node *node, int device);
    namespace. */
 int nm_sim_node_owner(const nm_sim_node *node, int slot);
 
+/* The slots that were ever taken. Any process may write the file: no figure of it is an index. */
+static inline int nm_sim_slots(const nm_sim_state *state) {
+    uint32_t high = atomic_load(&state->slots_high);
+    return (int)(high < NM_SIM_SLOTS ? high : NM_SIM_SLOTS);
+}
+static inline int nm_sim_devices(const nm_sim_state *state) {
+    uint32_t count = state->device_count;
+    return (int)(count < NM_SIM_DEVICES ? count : NM_SIM_DEVICES);
+}
 static inline uint64_t nm_sim_capacity(const nm_sim_state *state, int device) {
     return state->device[device].memory_bytes - state->reserved_bytes;
 }

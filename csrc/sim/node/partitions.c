@@ -75,18 +75,23 @@ static uint64_t used_bytes(nm_sim_node *node, int device, uint64_t key) {
     nm_sim_account *accounts = node->state->device[device].account;
     uint64_t sum = 0;
     nm_sim_node_settle(node, device);
-    for (int slot = 0; slot < (int)atomic_load(&node->state->slots_high); slot++) {
+    for (int slot = 0; slot < nm_sim_slots(node->state); slot++) {
         if (atomic_load(&node->state->slot_taken[slot]) && is_in(node->state, slot, key))
             sum += nm_sim_account_bytes(&accounts[slot]);
     }
     return sum;
 }
 
+static uint32_t count_of(const nm_sim_state *state) {
+    uint32_t high = atomic_load_explicit(&state->partitions_high, memory_order_acquire);
+    return high < NM_SIM_PARTITIONS ? high : NM_SIM_PARTITIONS;
+}
+
 bool nm_sim_partition_fits(nm_sim_node *node, int device) {
     nm_sim_state *state = node->state;
-    if (atomic_load_explicit(&state->partitions_high, memory_order_acquire) == 0) return true;
+    if (count_of(state) == 0) return true;
     nm_sim_partition_join(node); /* it may have been moved */
-    for (uint32_t index = 0; index < atomic_load(&state->partitions_high); index++) {
+    for (uint32_t index = 0; index < count_of(state); index++) {
         nm_sim_partition *partition = &state->partition[index];
         uint64_t key = atomic_load(&partition->key),
                  hard = ~atomic_load(&partition->hard_complement[device]);
@@ -114,7 +119,7 @@ static void drop_removed(nm_sim_partition *partition) {
 }
 
 static nm_sim_partition *find(nm_sim_state *state, uint64_t key) {
-    for (uint32_t index = 0; index < atomic_load(&state->partitions_high); index++) {
+    for (uint32_t index = 0; index < count_of(state); index++) {
         if (atomic_load(&state->partition[index].key) == key) return &state->partition[index];
     }
     return NULL;

@@ -15,7 +15,7 @@
 #define LOOK_AGAIN_NS 10000000
 
 int nm_sim_slot_of(nm_sim_node *node, int pid) {
-    for (int slot = 0; slot < (int)atomic_load(&node->state->slots_high); slot++) {
+    for (int slot = 0; slot < nm_sim_slots(node->state); slot++) {
         if (atomic_load(&node->state->slot_taken[slot]) && nm_sim_node_owner(node, slot) == pid)
             return slot;
     }
@@ -98,7 +98,7 @@ bool nm_sim_is_quiet(nm_sim_node *node, int slot) {
         atomic_load(&node->state->slot_deferred[slot]))
         return false;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    for (int device = 0; device < (int)node->state->device_count; device++) {
+    for (int device = 0; device < nm_sim_devices(node->state); device++) {
         nm_sim_engine_look(node, device,
                            (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec,
                            &schedule);
@@ -112,7 +112,7 @@ bool nm_sim_is_quiet(nm_sim_node *node, int slot) {
 
 uint64_t nm_sim_slot_bytes(const nm_sim_node *node, int slot, const nm_sim_kind *kind) {
     uint64_t bytes = 0;
-    for (uint32_t device = 0; device < node->state->device_count; device++) {
+    for (int device = 0; device < nm_sim_devices(node->state); device++) {
         nm_sim_account *account = &node->state->device[device].account[slot];
         for (int each = 0; each < NM_SIM_KIND_COUNT; each++) {
             if (!kind || each == (int)*kind) bytes += atomic_load(&account->kind_bytes[each]);
@@ -126,7 +126,7 @@ uint64_t nm_sim_slot_bytes(const nm_sim_node *node, int slot, const nm_sim_kind 
 
 void nm_sim_reserve_host(const nm_sim_node *node) {
     uint64_t bytes = 0;
-    for (uint32_t device = 0; device < node->state->device_count; device++)
+    for (int device = 0; device < nm_sim_devices(node->state); device++)
         bytes += node->state->device[device].memory_bytes;
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/abi.h"
+#include "sim/lost/lost.h"
 #include "sim/node/gate.h"
 #include "sim/node/node.h"
 #include "sim/node/older.h"
@@ -60,6 +61,7 @@ static nm_nvml_result open_node(void) {
     if (opened_by == 0) pthread_atfork(NULL, NULL, free_mutex_in_child);
     if (opened_by == getpid()) nm_sim_node_close(&node);
     node = opened;
+    nm_sim_outlive(node.state, sizeof *node.state);
     opened_by = getpid();
     return NM_NVML_SUCCESS;
 }
@@ -98,7 +100,9 @@ static nm_nvml_device handle_of(int index) { return &handles[index]; }
 static nm_nvml_result enter(void) {
     pthread_mutex_lock(&mutex);
     if (users == 0) return NM_NVML_ERROR_UNINITIALIZED;
-    return opened_by == getpid() ? NM_NVML_SUCCESS : open_node();
+    nm_nvml_result result = opened_by == getpid() ? NM_NVML_SUCCESS : open_node();
+    return result != NM_NVML_SUCCESS || nm_sim_node_is_there(&node) ? result
+                                                                    : NM_NVML_ERROR_GPU_IS_LOST;
 }
 static nm_nvml_result leave(nm_nvml_result result) {
     pthread_mutex_unlock(&mutex);
@@ -226,7 +230,7 @@ NM_NVML nvmlDeviceGetCount_v2(unsigned *out) {
 NM_NVML nvmlDeviceGetCount(unsigned *out) { return nvmlDeviceGetCount_v2(out); }
 
 static nm_nvml_result found(int index, nm_nvml_device *out, nm_nvml_result missing) {
-    if (index < 0 || index >= (int)node.state->device_count) return missing;
+    if (index < 0 || index >= nm_sim_devices(node.state)) return missing;
     if (is_lost(index)) return NM_NVML_ERROR_GPU_IS_LOST;
     if (nm_gate_is_shut(index)) return NM_NVML_ERROR_NO_PERMISSION;
     *out = handle_of(index);
@@ -249,7 +253,7 @@ NM_NVML nvmlDeviceGetHandleByUUID(const char *text, nm_nvml_device *out) {
     nm_nvml_result result = enter();
     if (result == NM_NVML_SUCCESS && (!text || !out)) result = NM_NVML_ERROR_INVALID_ARGUMENT;
     int index = -1;
-    for (int each = 0; result == NM_NVML_SUCCESS && each < (int)node.state->device_count; each++) {
+    for (int each = 0; result == NM_NVML_SUCCESS && each < nm_sim_devices(node.state); each++) {
         char uuid[NM_UUID_TEXT_BYTES];
         nm_uuid_text(node.state->device[each].uuid, uuid);
         if (strcasecmp(uuid, text) == 0) index = each;
@@ -265,7 +269,7 @@ NM_NVML nvmlDeviceGetHandleByPciBusId_v2(const char *text, nm_nvml_device *out) 
     if (result == NM_NVML_SUCCESS && sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3)
         result = NM_NVML_ERROR_INVALID_ARGUMENT;
     int index = -1;
-    for (int each = 0; result == NM_NVML_SUCCESS && each < (int)node.state->device_count; each++) {
+    for (int each = 0; result == NM_NVML_SUCCESS && each < nm_sim_devices(node.state); each++) {
         if (domain == 0 && slot == 0 && node.state->device[each].pci_bus == bus) index = each;
     }
     if (result == NM_NVML_SUCCESS) result = found(index, out, NM_NVML_ERROR_NOT_FOUND);
@@ -283,7 +287,7 @@ NM_NVML nvmlDeviceGetHandleBySerial(const char *text, nm_nvml_device *out) {
     nm_nvml_result result = enter();
     if (result == NM_NVML_SUCCESS && (!text || !out)) result = NM_NVML_ERROR_INVALID_ARGUMENT;
     int index = -1;
-    for (int each = 0; result == NM_NVML_SUCCESS && each < (int)node.state->device_count; each++) {
+    for (int each = 0; result == NM_NVML_SUCCESS && each < nm_sim_devices(node.state); each++) {
         char serial[32];
         write_serial(each, serial);
         if (strcmp(serial, text) == 0) index = each;
@@ -309,7 +313,7 @@ static nm_nvml_result device_set(nm_nvml_result result, int without, unsigned *c
     unsigned room = count ? *count : 0, all = 0;
     if (result == NM_NVML_SUCCESS && (!count || (room > 0 && !out)))
         result = NM_NVML_ERROR_INVALID_ARGUMENT;
-    for (int index = 0; result == NM_NVML_SUCCESS && index < (int)node.state->device_count;
+    for (int index = 0; result == NM_NVML_SUCCESS && index < nm_sim_devices(node.state);
          index++) {
         if (index == without) continue;
         if (all < room) out[all] = handle_of(index);
@@ -538,7 +542,7 @@ static unsigned list_processes(int index, unsigned modes,
     unsigned count = 0;
     nm_sim_node_reap(&node);
     nm_sim_node_settle(&node, index);
-    for (int slot = 0; slot < (int)atomic_load(&node.state->slots_high); slot++) {
+    for (int slot = 0; slot < nm_sim_slots(node.state); slot++) {
         if (atomic_load(&device->account[slot].contexts) == 0) continue;
         if (!(modes & 1u << atomic_load(&node.state->slot_mode[slot]))) continue;
         int pid = nm_sim_node_owner(&node, slot);
@@ -895,6 +899,7 @@ NM_NVML nvmlDeviceRegisterEvents(nm_nvml_device handle, unsigned long long types
 static bool next_event(event_set *set, nm_nvml_event_data *out) {
     uint32_t raised = nm_sim_incidents(&node);
     nm_sim_incident found;
+    if (raised - set->seen > NM_SIM_INCIDENTS) set->seen = raised - NM_SIM_INCIDENTS;
     while (set->seen != raised) {
         bool is_known = nm_sim_incident_at(&node, set->seen++, &found);
         if (!is_known || found.device >= NM_SIM_DEVICES) continue;

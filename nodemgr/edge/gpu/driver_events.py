@@ -129,7 +129,9 @@ class DriverEventWatcher:
 
     def _run(self) -> None:
         # The thread outlives the handlers of signals: a second SIGTERM must not meet it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        # A signal of the thread's own fault stays open: the kernel ends a process that blocks it.
+        faults = {signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
         while not self._ending.is_set():
             try:
                 self._read(self._make())
