@@ -180,4 +180,3 @@ GPU_IS_DRAINED = Notice(NODE, "GPU {index} gets no new task (nodemgr gpu resume 
 GPU_RESUMED = Notice(NODE, "GPU {index} gets tasks again; {failures} recorded failures count")
 GPU_FAILURE_RECORDED = Notice(NODE, "failure {failures} of GPU {index} is recorded")
 GPU_REPAIRED = Notice(NODE, "GPU {index} is repaired: {failures} recorded failures count")
-NOTHING_ALLOCATED = Notice(QUOTA, "nothing was allocated")

@@ -69,6 +69,8 @@ CHECK_LEFTOVERS = Check(
     "harmless, running tasks wait for a new manager; start it: nodemgr serve (or: systemctl start"
     " nodemgr)",
 )
+CHECK_OTHER_USERS = Check(NODE, "other users", "install nodemgr where all users can read it")
+OTHERS_CAN_READ = CheckDetail(NODE, "all users can read the interpreter and the packages")
 CHECK_MODES = Check(
     NODE, "modes", "stop the manager, remove the run directory, start the manager again"
 )

@@ -17,7 +17,7 @@ import pytest
 
 from client_plugin.prediction import outcome
 from client_plugin.prediction.watch import WatchOrder
-from client_plugin.verbs.commands import history
+from client_plugin.verbs.commands import history, predict
 from client_plugin.verbs.launch import watching
 from client_plugin.ways import choice as ways
 from client_plugin.ways.faults import Lost
@@ -269,7 +269,9 @@ def test_a_lost_answer_is_asked_for_again_and_submits_nothing_twice(
     assert [row["id"] for row in listed(nodemgr)["queue"]] == ["j1"]
 
 
-def test_in_an_environment_it_need_not_be_named(world: World, nodemgr: Run) -> None:
+def test_in_an_environment_it_need_not_be_named(
+    world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inside = str(world.manager.env_dir("bob"))
     said = nodemgr("submit", "--hold", "--", "true", NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=inside)
     assert said.stdout == "j1\n"
@@ -286,6 +288,12 @@ def test_in_an_environment_it_need_not_be_named(world: World, nodemgr: Run) -> N
     )
     refused(
         nodemgr("submit", "--", "true"),
+        2,
+        "you may enter several environments (alice, bob): name one with --env",
+    )
+    monkeypatch.setattr(predict, "watched_findings", None)  # it refuses before it watches
+    refused(
+        nodemgr("predict", "--", "true"),
         2,
         "you may enter several environments (alice, bob): name one with --env",
     )
@@ -930,14 +938,35 @@ def test_completion_knows_jobs_and_queues(
         assert not others & offered, words
 
 
+def test_each_element_of_an_array_has_the_same_keys(world: World, nodemgr: Run) -> None:
+    """Ended, running and waiting ones alike."""
+    array = world.submit("true", array=(0, 3), hold=True)
+    nodemgr("queue", "withdraw", f"{array}.0")
+    rows = json.loads(nodemgr("history", array, "--json").stdout)["jobs"]
+    assert {row["state"] for row in rows} == {"withdrawn", "held"}
+    assert len({frozenset(row) for row in rows}) == 1
+
+
+def test_allocations_name_the_scope_that_is_empty(world: World, nodemgr: Run) -> None:
+    assert nodemgr("allocations").stdout == "Nothing was allocated on this node.\n"
+    said = nodemgr("allocations", "--since", "1h")
+    assert said.stdout == "Nothing was allocated since then on this node.\n"
+    inside = nodemgr(
+        "allocations", NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=str(world.manager.env_dir("alice"))
+    )
+    assert inside.stdout == (
+        "Nothing was allocated in alice, which is all that you may ask about.\n"
+    )
+
+
 def test_release_says_what_ends_a_job(nodemgr: Run) -> None:
     refused(nodemgr("release", "j12"), 2, "nodemgr queue withdraw j12")
 
 
 def test_an_administrator_who_names_no_environment_of_the_node_is_told(nodemgr: Run) -> None:
     refused(nodemgr("queue", "--env", "nobodys"), 77, "no environment 'nobodys'")
-    assert nodemgr("history", "--env", "nobodys").stdout == "No job of nobodys has ended.\n"
-    assert nodemgr("report", "--env", "nobodys").stdout.startswith("Nothing is known of nobodys.\n")
+    refused(nodemgr("history", "--env", "nobodys"), 77, "no environment 'nobodys'")
+    refused(nodemgr("report", "--env", "nobodys"), 77, "no environment 'nobodys'")
     refused(nodemgr("report", "--since", "2999-01-01"), 2, "2999-01-01 is still to come")
 
 

@@ -80,12 +80,10 @@ def run(said: Said) -> int:
 
 def _refuse_unknown_env(said: Said) -> None:
     """Before the command is watched, which takes up to a minute. Without a manager it is, too."""
-    if said.env is None:
-        return
     try:
         choice.users_way(said.whom())
     except Fault as fault:
-        if fault.code == Exit.QUOTA_REFUSES:
+        if fault.code == Exit.USAGE or (said.env is not None and fault.code == Exit.QUOTA_REFUSES):
             raise
 
 
@@ -102,7 +100,7 @@ def _answer(said: Said, found: Findings) -> Dict[str, Any]:
         try:
             answer = choice.users_way(said.whom()).ask("forecast", **arguments)
         except Fault as fault:
-            if fault.code not in (Exit.UNREACHABLE, Exit.USAGE):
+            if fault.code != Exit.UNREACHABLE:
                 raise
             graph, execution = found.features["graph"], found.features["execution"]
             answer["features"] = {**graph, **execution}

@@ -83,6 +83,15 @@ def run(said: Said) -> int:
                 else f"start a session inside: {command[0]} -S gpu",
             )
         )
+    if programs.brings_own_root(command):
+        name = os.path.basename(command[0])
+        say(
+            stated(
+                f"{name} starts an image that does not have nodemgr's client: its programs get no"
+                " GPUs from nodemgr, and no quota holds them",
+                f"bind the client into it (docs/containers.md, {name.capitalize()})",
+            )
+        )
     _refuse_early(directory, settings, wish)
     variables = environment(base, directory, settings, wish, program)
     if said.elastic:

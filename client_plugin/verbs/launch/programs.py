@@ -98,6 +98,13 @@ def preload(program: str, library: str) -> Preload:
         return Preload.WORKS
 
 
+def brings_own_root(command: Sequence[str]) -> bool:
+    """Whether the command starts an image that has neither the client nor the environment."""
+    return os.path.basename(command[0]) in ("apptainer", "singularity") and not any(
+        "client_plugin" in word or "/opt/nodemgr" in word for word in command[1:]
+    )
+
+
 def joins_server(command: Sequence[str]) -> bool:
     """Whether tmux or screen hands the command to a server that runs already."""
     name = os.path.basename(command[0])

@@ -6,14 +6,12 @@ from typing import Any
 
 import click
 
-from client_plugin.messages.form import sentence
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column, SizeColumn, TableRow
-from client_plugin.ways import locations
+from client_plugin.ways import choice, locations
+from client_plugin.ways.choice import Whom
 from client_plugin.ways.control import ControlConnection, may_control
-from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
-from nodemgr.messages import admins as messages
 
 COLUMNS = (
     Column("TASK", lambda a: a["task_id"]),
@@ -59,19 +57,28 @@ def command(env: str | None, since: int | None, run_dir: str | None, as_json: bo
 
     A line has the GPUs, the begin, and the end with its reason.
     """
-    result = _ask(run_dir, env, {} if since is None else {"since_wall_ns": since})
+    whose, result = _ask(run_dir, env, {} if since is None else {"since_wall_ns": since})
     result["allocations"] = [
         record for record in result["allocations"] if record["granted_wall_ns"] >= (since or 0)
     ]
     if as_json:
         tables.print_json(result)
     else:
-        tables.show(COLUMNS, result["allocations"], empty=sentence(messages.NOTHING_ALLOCATED()))
+        then = "" if since is None else " since then"
+        where = f"in {whose}, which is all that you may ask about" if whose else "on this node"
+        empty = f"Nothing was allocated{then} {where}."
+        tables.show(COLUMNS, result["allocations"], empty=empty)
 
 
-def _ask(run_dir: str | None, env: str | None, said: dict[str, Any]) -> Any:
-    """Ask the manager: an admin about any environment, a user as a user of that environment."""
+def _ask(run_dir: str | None, env: str | None, said: dict[str, Any]) -> tuple[str, Any]:
+    """Ask the manager: an admin about any environment, a user as a user of that environment.
+
+    Returns a user's environment, empty for an admin, and the answer.
+    """
     directory = run_dir or locations.find_run_dir()
     if env is not None and may_control(directory):
-        return ControlConnection(directory).call("allocations", env=env, **said)
-    return asking.own_or_all("allocations", run_dir=run_dir, env=env, **said)
+        return "", ControlConnection(directory).call("allocations", env=env, **said)
+    way = choice.node_or_env(Whom(run_dir, env))
+    if isinstance(way, choice.UserWay):
+        return locations.read_conf(way.directory)["env"], way.question("allocations")
+    return "", ControlConnection(directory).call("allocations", **said)

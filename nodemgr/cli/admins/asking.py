@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from client_plugin.ways import choice, locations
-from client_plugin.ways.choice import Whom
 from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.faults import Exit, Fault
 
@@ -36,17 +35,3 @@ def control(run_dir: str | None) -> ControlConnection:
     directory = run_dir or locations.find_run_dir()
     choice.refuse_users(directory)
     return ControlConnection(directory)
-
-
-def own_or_all(
-    what: str, *, run_dir: str | None, env: str | None, argument: str | None = None, **admin: Any
-) -> Any:
-    """The answer to `what` for the named or surrounding environment, else for the whole node.
-
-    A user that may not ask about the node gets the answer for the one environment that the user may
-    enter. `admin` are the control verb's arguments.
-    """
-    way = choice.node_or_env(Whom(run_dir, env))
-    if isinstance(way, choice.UserWay):
-        return way.question(what, argument)
-    return ControlConnection(run_dir or locations.find_run_dir()).call(what, **admin)

@@ -16,6 +16,7 @@ from client_plugin.messages.form import MessageLine
 from nodemgr.cli.admins.checks import ON_NODE, CheckResult, InstallationCheck, Subject
 from nodemgr.edge.kernel.cgroups import MOUNTINFO, hierarchies
 from nodemgr.edge.kernel.processes import SO_PEERPIDFD
+from nodemgr.edge.setup import installation
 from nodemgr.messages import doctor as messages
 from nodemgr.paths import container_dir
 
@@ -98,6 +99,14 @@ def selinux(subject: Subject, enforce: Path = SELINUX_ENFORCE) -> CheckResult:
     )
 
 
+def other_users(_subject: Subject) -> CheckResult:
+    """A finding is no failure: a node may be for root alone."""
+    hidden = installation.hidden_from_others()
+    if hidden is not None:
+        return CheckResult(None, hidden)
+    return CheckResult(True, messages.OTHERS_CAN_READ())
+
+
 def _label(path: Path) -> str | None:
     try:
         return os.getxattr(path, "security.selinux").rstrip(b"\0").decode("ascii", "replace")
@@ -109,4 +118,5 @@ NODE_CHECKS = (
     InstallationCheck(messages.CHECK_KERNEL, ON_NODE, kernel),
     InstallationCheck(messages.CHECK_CONTROL_GROUPS, ON_NODE, control_groups),
     InstallationCheck(messages.CHECK_SELINUX, ON_NODE, selinux),
+    InstallationCheck(messages.CHECK_OTHER_USERS, ON_NODE, other_users),
 )

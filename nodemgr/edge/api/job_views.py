@@ -162,8 +162,15 @@ class JobViews:
         standings = notify.Standings(state)
         tails = len(living) + len(ended) == 1
         directories = self._directories([*living, *(row.job for row in ended)])
+        waits = {**job_rows.expectation(None, 0, 0), "position": None, "reason": ""}
+        past = {} if tails else waits  # in one list all rows have the same keys
         rows = [
-            job_rows.told(row.job, directories.get(row.job.spec_id), self._index_of(), tails=tails)
+            {
+                **job_rows.told(
+                    row.job, directories.get(row.job.spec_id), self._index_of(), tails=tails
+                ),
+                **past,
+            }
             for row in ended
         ]
         for job, expected in zip(

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from client_plugin.messages.form import MessageLine, relayed
+from client_plugin.messages.form import MessageLine, relayed, stated
 from nodemgr.core.views import cdi
 from nodemgr.edge.executor.launcher import PROGRAM as SUPERVISOR
 from nodemgr.edge.executor.launcher import SERVICE as JOBS_UNIT
@@ -421,10 +421,30 @@ def doubts(
         for path in (Path(program[0]), interpreter, package)
         if any(path.is_relative_to(directory) for directory in UNSEEN_BY_SERVICE)
     ][:1]
+    hidden = hidden_from_others((Path(program[0]), interpreter, package))
+    if hidden is not None:
+        found.append(hidden)
     for path in (Path(program[0]), interpreter, package):
         if (doubt := _doubt(path)) is not None and doubt not in found:
             found.append(doubt)
     return found
+
+
+def hidden_from_others(
+    files: Sequence[Path] = (Path(sys.executable).resolve(), TEMPLATE.parent.parent),
+) -> MessageLine | None:
+    """The path that keeps other users from reading one of the files, in a line."""
+    for file in files:
+        for path in (*reversed(file.parents), file):
+            with contextlib.suppress(OSError):
+                mode = path.stat().st_mode
+                if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
+                    return stated(
+                        f"no other user can read {file}, and so run nodemgr: {path} is"
+                        f" {stat.filemode(mode)}",
+                        "install nodemgr where all users can read it, e.g. into /opt/nodemgr",
+                    )
+    return None
 
 
 def _doubt(path: Path) -> MessageLine | None:

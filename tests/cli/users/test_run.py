@@ -219,6 +219,19 @@ def test_a_server_that_runs_outside_is_noticed(
         assert programs.joins_server(command) is joins
 
 
+@pytest.mark.parametrize(
+    ("command", "alone"),
+    [
+        (["apptainer", "exec", "--nv", "image.sif", "python"], True),
+        (["/usr/bin/singularity", "run", "image.sif"], True),
+        (["apptainer", "exec", "--bind", "/run/client:/opt/nodemgr", "image.sif", "sh"], False),
+        (["python", "apptainer"], False),
+    ],
+)
+def test_an_image_without_the_client_is_noticed(command: list[str], alone: bool) -> None:
+    assert programs.brings_own_root(command) is alone
+
+
 @pytest.fixture
 def short_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:

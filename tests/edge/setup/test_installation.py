@@ -5,6 +5,7 @@ The record of each step's maker is never mixed up.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -402,6 +403,27 @@ def test_nothing_is_taken_from_jobs(tmp_path: Path) -> None:
 
 
 # -- doubts --
+
+
+def test_a_directory_that_hides_the_installation_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    package = home / "site-packages" / "nodemgr"
+    package.mkdir(parents=True)
+    for each in (tmp_path, *tmp_path.parents):
+        with contextlib.suppress(PermissionError):
+            each.chmod(each.stat().st_mode | 0o011)
+    assert installation.hidden_from_others((package,)) is None
+    home.chmod(0o700)
+    line = installation.hidden_from_others((Path("/bin/sh"), package))
+    assert line is not None
+    assert line.startswith(f"no other user can read {package}, and so run nodemgr: {home} is drwx")
+    assert line in installation.doubts(["/bin/sh"], Path("/bin/sh"), package)
+    home.chmod(0o755)
+    file = package / "module.py"
+    file.touch(0o640)
+    file.chmod(0o640)
+    assert str(file) in (installation.hidden_from_others((file,)) or "")
+    assert installation.hidden_from_others((tmp_path / "none",)) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root owns what root trusts")
