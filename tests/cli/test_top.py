@@ -275,7 +275,7 @@ def test_the_output_of_a_job_is_followed(manager: RunningManager, screen: Open) 
     top_screen = screen()
     top_screen.until("q quit")
     top_screen.press("l")
-    assert "\x1b[2J" not in top_screen.until("epoch 1 ?[2J")
+    assert "\x1b[2J" not in top_screen.until(r"epoch 1 \x1b[2J")
     written += b"epoch 2\n"
     top_screen.until("epoch 2")
     offsets = [said.get("offset", 0) for verb, said in manager.orders if verb == "job_log_read"]

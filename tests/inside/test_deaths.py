@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.edge.admin.control_client import ManagerRefused
 from tests.inside.boxes import WAIT_LIMIT_S, Box, outcome
 from tests.inside.test_life import CPU
 from tests.support.local import Died, DyingStore, LocalManager
@@ -23,13 +24,19 @@ def test_whenever_the_manager_dies_it_runs_once(tmp_path: Path, when: str) -> No
     directory = managers[0].directory
     managers[0].call("quota_set", env="alice", gpus=1)
     box = Box(managers[0], "alice")
-    marks = directory / "marks"
+    marks, gate = directory / "marks", directory / "gate"
+    waits = f"while [ ! -e {gate} ]; do sleep 0.05; done"
+    gate.touch()
     try:
         for commit in range(1, COMMITS + 1):
             store.die(when, commit)
-            submitted = box.spawn(
-                "sh", str(box.verbs), "submit", *CPU, "--", "sh", "-c", f"echo {commit} >> {marks}"
-            )
+            if commit == COMMITS:
+                gate.unlink()  # else its start and its end may be reported in one commit
+            script = f"echo {commit} >> {marks}; {waits}"
+            submitted = box.spawn("sh", str(box.verbs), "submit", *CPU, "--", "sh", "-c", script)
+            if commit == COMMITS:
+                _until_running(managers[-1], f"j{commit}")
+                gate.touch()
             _revive(managers, directory, store, commit)
             job = submitted.communicate(timeout=WAIT_LIMIT_S)[0].split()[-1]
             box.say("queue")  # starts a runner, if that is what it waits for
@@ -41,6 +48,15 @@ def test_whenever_the_manager_dies_it_runs_once(tmp_path: Path, when: str) -> No
         box.stop()
         for manager in reversed(managers):  # the first one owns the directory
             manager.close()
+
+
+def _until_running(manager: LocalManager, job: str) -> None:
+    deadline, state = time.monotonic() + WAIT_LIMIT_S, ""
+    while state != "running":
+        assert time.monotonic() < deadline, f"{job} is {state or 'not there'}"
+        time.sleep(0.01)
+        with contextlib.suppress(ManagerRefused):  # it is not submitted yet
+            state = manager.call("job_show", job=job)["jobs"][0]["state"]
 
 
 def _revive(managers: list[LocalManager], directory: Path, store: DyingStore, deaths: int) -> None:

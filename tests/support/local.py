@@ -199,6 +199,8 @@ class LocalManager:
         self._ready.wait()
         if self._fault is not None:
             self._thread.join()
+            if not isinstance(self._fault, Died):
+                self.close()
             raise self._fault
 
     def _run(self) -> None:
