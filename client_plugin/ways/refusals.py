@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from client_plugin.messages.form import MessageLine
 
 TYPED = {
-    "acquire": "--acquire", "admin": "--admin", "after": "--after", "argv": "COMMAND",
+    "acquire": "--acquire", "add_groups": "--group", "add_users": "--user", "admin": "--admin", "after": "--after", "argv": "COMMAND",
     "array": "--array", "attempt": "--attempt", "borrow": "--borrow", "cap": "--cap",
     "compute_percent": "--compute",
-    "deadline_ms": "--deadline", "default_gpus": "--default-gpus", "enforce": "--enforce",
+    "deadline_ms": "--deadline", "default_gpus": "--default-gpus", "drop_groups": "--no-group",
+    "drop_users": "--no-user", "enforce": "--enforce",
     "env": "--env", "first": "--first", "for_ms": "--for", "force": "--force", "gpus": "--gpus",
     "gpus_max": "--gpus",
     "grace_ms": "--grace", "groups": "--group", "hold": "--hold", "idle_ms": "--idle",

@@ -108,6 +108,14 @@ def ended(program: subprocess.Popen[str]) -> tuple[Any, str]:
     return json.loads(stdout.splitlines()[-1]), stderr
 
 
+def all_but_half(stderr: str, shim: bool) -> str:
+    """Without the line by which each process reports that the shim is missing beside the hook."""
+    lines = stderr.splitlines(keepends=True)
+    half = [line for line in lines if "only the Python hook is active in this process" in line]
+    assert bool(half) is not shim
+    return "".join(line for line in lines if line not in half)
+
+
 def holder(start: Start, env: str, gpus: int) -> subprocess.Popen[str]:
     """A program that holds GPUs until its input ends."""
     program = start(
@@ -156,7 +164,7 @@ def test_a_frameworks_first_use_gets_the_quotas_gpus_and_loading_it_none(
         [program.pid],
         32,
     )
-    assert program.communicate("\n", timeout=WAIT_LIMIT_S)[1] == ""
+    assert all_but_half(program.communicate("\n", timeout=WAIT_LIMIT_S)[1], shim) == ""
 
 
 @SHIM
@@ -457,7 +465,7 @@ def test_processes_of_multiprocessing_are_one_task(
     (task,) = tasks(node, alice)
     assert len(task["gpus"]) == 2
     assert len(set(task["pids"]) - {program.pid}) == 2
-    assert program.communicate("\n", timeout=WAIT_LIMIT_S)[1] == ""
+    assert all_but_half(program.communicate("\n", timeout=WAIT_LIMIT_S)[1], shim) == ""
 
 
 @pytest.mark.parametrize("policy", ["error", "cpu"])
@@ -722,4 +730,4 @@ def test_a_program_behind_its_time_gets_more_of_its_gpu(
     (task,) = tasks(node, alice)
     assert task["progress"]["total"] == 1_000
     assert task["compute_granted_percent"] >= 40
-    assert program.communicate("\n", timeout=WAIT_LIMIT_S)[1] == ""
+    assert all_but_half(program.communicate("\n", timeout=WAIT_LIMIT_S)[1], shim) == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,11 @@ def variables(node: Manager, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     }
 
 
+def hear_hangups() -> None:
+    """Below nohup the signal is ignored, which programs inherit."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def result(program: Program, prelude: str, folder: Path, variables: dict[str, str]) -> str:
     folder.mkdir()
     for name, text in program.files.items():
@@ -73,7 +79,7 @@ def result(program: Program, prelude: str, folder: Path, variables: dict[str, st
     return subprocess.run(
         ["bash", "-c", script], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=WAIT_LIMIT_S,
-        check=False,
+        check=False, preexec_fn=hear_hangups,
     ).stdout.strip()  # fmt: skip
 
 

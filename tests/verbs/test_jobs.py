@@ -91,7 +91,7 @@ def test_one_job_is_told_with_who_did_what_and_what_it_said(node: Manager) -> No
     story = run(node, "history", "j2").stdout
     assert "submitted" in story
     assert "CHOSEN" not in story, "it had no GPU"
-    assert story.endswith("\nill\n")
+    assert story.endswith("\n  ill\n")
     assert run(node, "queue", "position", "j2").stdout == "j2: failed (exit code 3)\n"
 
 

@@ -149,6 +149,8 @@ def _numbered_node(node: NumberedNode) -> CdiRow:
 
 def _mount(mount: Mount) -> CdiRow:
     options = ["rw" if mount.writable else "ro", "nosuid", "nodev", "bind"]
+    if mount.writable:
+        options.append("noexec")  # of its file system: a user namespace may not take it away
     return {"hostPath": mount.host_path, "containerPath": mount.container_path, "options": options}
 
 

@@ -78,7 +78,7 @@ def test_list_and_show_as_json(verb: Run, manager: Manager) -> None:
     )
     assert Path(alice["container_directory"], "socket").is_socket()
     unknown = verb("env", "show", "carol")
-    assert unknown.returncode == 1
+    assert unknown.returncode == 77
     assert "no environment 'carol'" in one_line(unknown)
 
 

@@ -82,7 +82,7 @@ def test_a_user_makes_and_revokes_tokens_of_the_own_env(manager: Manager) -> Non
     [
         (("token",), 2, "say --env ENV or --admin"),
         (("token", "--env", "alice", "--admin"), 2, "say --env ENV or --admin"),
-        (("token", "--env", "nosuch"), 1, "no environment 'nosuch'"),
+        (("token", "--env", "nosuch"), 77, "no environment 'nosuch'"),
         (("token", "--env", "alice", "--for", "1s"), 2, "at least 1min and at most 90d"),
         (("token", "--env", "alice", "--for", "100d"), 2, "at least 1min and at most 90d"),
         (("token", "--env", "alice", "--for", "1000d"), 2, "at least 1min and at most 90d"),

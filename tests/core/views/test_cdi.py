@@ -87,7 +87,7 @@ def test_a_hook_that_does_not_end_is_given_up() -> None:
 def test_only_what_is_written_to_is_mounted_writable() -> None:
     common = cdi.Edits((cdi.Mount("/n/node.state", "/opt/nodemgr/sim/node.state", writable=True),))
     (mount,) = json.loads(cdi.document(KIND, common, [device("alice")]))["containerEdits"]["mounts"]
-    assert mount["options"] == ["rw", "nosuid", "nodev", "bind"]
+    assert mount["options"] == ["rw", "nosuid", "nodev", "bind", "noexec"]
 
 
 def test_no_variable_is_injected() -> None:
