@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from client_plugin.messages.form import MessageLine
 
 TYPED = {
-    "acquire": "--acquire", "add_groups": "--group", "add_users": "--user", "admin": "--admin", "after": "--after", "argv": "COMMAND",
+    "acquire": "--acquire", "add_groups": "--group", "add_users": "--user", "admin": "--admin",
+    "after": "--after", "argv": "COMMAND",
     "array": "--array", "attempt": "--attempt", "borrow": "--borrow", "cap": "--cap",
     "compute_percent": "--compute",
     "deadline_ms": "--deadline", "default_gpus": "--default-gpus", "drop_groups": "--no-group",
