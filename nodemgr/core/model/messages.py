@@ -120,7 +120,10 @@ CONTAINER_UNKNOWN = Part(
     " queue` there while it lives, or withdraw it",
 )
 HOLDS = Part(NODE, "{env}/{task} holds {gpus} since {clock}")
-STOPPED_ON = Part(NODE, "{env}/{task} is stopped on {gpus} since {clock}")
+SILENT_ON = Part(
+    NODE,
+    "{env}/{task} holds {gpus} since {clock} and is silent: it is stopped, or runs another program",
+)
 RESERVED_FOR = Part(QUEUE, "{gpus} kept for {env}/{task}")
 GPU_LOST = Part(DRIVER, "{gpus} lost")
 GPU_DRAINED = Part(NODE, "{gpus} drained")

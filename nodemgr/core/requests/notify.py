@@ -28,7 +28,7 @@ from nodemgr.core.scheduler import (
 from nodemgr.core.scheduler.allocator import Choice, Shortage, choose
 from nodemgr.core.scheduler.placement import PlacementResult
 from nodemgr.core.scheduler.set_aside import EntryFailed
-from nodemgr.core.state import cpu_jobs
+from nodemgr.core.state import accounting, cpu_jobs
 from nodemgr.core.state.draft import Draft, line_of
 from nodemgr.core.state.node_state import State
 from nodemgr.core.state.work_queue import ServiceOrder
@@ -116,7 +116,26 @@ class WaitReasons:
         if isinstance(result.answer, Choice):
             away = passes.away(draft, request)
             return Judged(WaitCause.AWAY if away else WaitCause.NEXT)
+        if reserved and (before := self._bars_backfill(request)) is not None:
+            return Judged(WaitCause.BEHIND_OWN, before)
         return Judged(WaitCause(result.answer.value), None, reserved, result)
+
+    def _bars_backfill(self, request: Request) -> Request | None:
+        """The first entry of its environment, if their quota has no room for both.
+
+        No backfill start may take that room (backfill.ReservationTable), however short it is.
+        """
+        if request.planned_ms is None:
+            return None
+        draft = self._draft
+        first = passes.first_of(draft, request.env)
+        if first is None or draft.order(first) >= draft.order(request):
+            return None
+        used = len(accounting.used_gpus(draft, request.env))
+        if used + first.gpus + request.gpus <= draft.envs[request.env].quota.gpus:
+            return None
+        alone = passes.result_beside(draft, self._scheduling_pass, request, {})
+        return first if isinstance(alone.answer, Choice) else None
 
     def _why(self, request: Request, is_last: bool) -> str:
         """The reason, for people."""

@@ -461,7 +461,7 @@ def _holder(draft: Draft, gpu: Gpu, before: Request | None, names: str) -> str:
         task = draft.tasks[task_id]
         name, since = task.job_id or task.task_id, clock(task.since_wall_ns)
         if task.state is TaskState.STALLED:
-            return messages.STOPPED_ON(env=task.env, task=name, gpus=names, clock=since)
+            return messages.SILENT_ON(env=task.env, task=name, gpus=names, clock=since)
         return messages.HOLDS(env=task.env, task=name, gpus=names, clock=since)
     if draft.charged.get(gpu.uuid):
         return messages.FORMER_MEMORY(gpus=names)

@@ -1305,3 +1305,20 @@ def test_an_interactive_task_keeps_no_peak() -> None:
     task = node.task(50)
     assert task is not None
     assert task.peak_bytes == 0
+
+
+def test_a_short_job_names_the_own_entry_that_keeps_it_from_backfill() -> None:
+    """It would end before the wide job's start, but the quota has no room for both of its env's."""
+    for has_earlier in (False, True):
+        node = node_of(2, 2)
+        node.quota("bob", 2)
+        submitted(node, gpus=1, time_limit_ms=25_000)
+        wide = submitted(node, "bob", gpus=2)
+        endless = submitted(node, gpus=1) if has_earlier else ""
+        short = submitted(node, gpus=1, time_limit_ms=8_000)
+        lines = {request.job_id: line for request, _, line in notify.listing(node.state)}
+        if has_earlier:
+            assert f"kept for bob/{wide}" in lines[endless]
+            assert f"{endless} of its own environment comes first" in lines[short]
+        else:
+            assert short not in lines, "alone it starts by backfill"
