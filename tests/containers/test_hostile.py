@@ -5,13 +5,18 @@ Another container and the node's administrator notice nothing.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
 from tests.containers.podman import Containers
-from tests.support.manager import HOLD, Manager
+from tests.support.manager import HOLD, WAIT_LIMIT_S, Manager
 
 HERE = Path(__file__).parent
+LEASES = HERE / "leases.py"
 LEDGER_PROGRAM = HERE.parent / "ledger" / "hostile.py"
 GIB = 1 << 30
 
@@ -77,3 +82,41 @@ def test_it_fills_truncates_and_seals_its_ledger(node: Manager, containers: Cont
     code, out, _ = containers.run("mallory", str(HOLD), "-s", "0", "-b", str(3 * GIB))
     assert code == 0, out  # a ledger as new
     assert "Traceback" not in node.log
+
+
+def leases_of(script: Path) -> int:
+    """The leases of the program, in force or being broken: a blocked open waits for their end."""
+    pids = {
+        str(one.pid)
+        for one in psutil.process_iter(["cmdline"])
+        if str(script) in (one.info["cmdline"] or ())
+    }
+    rows = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return sum(row[1] == "LEASE" and row[4] in pids for row in rows)
+
+
+@pytest.mark.slow
+def test_it_holds_a_lease_on_each_file_that_it_sees(node: Manager, containers: Containers) -> None:
+    """Neither the manager nor its restart waits for one: all are held at the end.
+
+    Bob's program runs on the node: in a container it waits itself for the kernel to end the leases
+    on the client's files (docs/security.md).
+    """
+    node.quota("mallory", 1)
+    node.quota("bob", 1)
+    box = containers.start("mallory")
+    hostile = containers.spawn(box, sys.executable, "-I", str(LEASES))
+    hostile.write("take\n")
+    alive = json.loads(hostile.line_with("["))
+    assert any("client.conf" in path for path in alive), alive
+    assert node.hold("bob", "-s", "0").wait(WAIT_LIMIT_S) == 0
+    node.quota("mallory", 2)  # its client.conf is written anew
+    node.kill()
+    hostile.write("take\n")
+    dead = json.loads(hostile.line_with("["))
+    assert any("node.state" in path for path in dead), "no other process has it open"
+    node.start()
+    node.quota("mallory", 1)
+    assert node.hold("bob", "-s", "0").wait(WAIT_LIMIT_S) == 0
+    assert leases_of(LEASES) == len(dead)
+    hostile.close()

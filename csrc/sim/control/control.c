@@ -96,7 +96,7 @@ static int make_exports(const char *path) {
     char name[PATH_MAX];
     int length = snprintf(name, sizeof name, "%s" nm_sim_exports_suffix, path);
     if (length >= (int)sizeof name) return ENAMETOOLONG;
-    int descriptor = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int descriptor = open(name, O_RDWR | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
     if (descriptor < 0) return errno;
     fchmod(descriptor, 0666); /* fails for all but its owner, which has done it */
     close(descriptor);
@@ -119,7 +119,7 @@ static bool is_possible(const nm_sim_shape *shape) {
    be replaced. */
 static int claim_old(const char *path, nm_sim_node *old) {
     int error = nm_sim_node_open(old, path, false);
-    if (error == ENOENT || error == EINVAL) return 0;
+    if (error == ENOENT || error == EINVAL || error == EAGAIN) return 0;
     if (error != 0) return error;
     if (lock_byte(old->descriptor, F_WRLCK, NM_SIM_LOCK_ADMIN) != 0) return EBUSY;
     return lock_byte(old->descriptor, F_WRLCK, NM_SIM_LOCK_KEEPER) != 0 || has_clients(old) ? EBUSY

@@ -17,7 +17,7 @@ static int open_exports(const nm_sim_node *node) {
     ssize_t length = readlink(link, path, sizeof path - sizeof nm_sim_exports_suffix);
     if (length < 0) return -1;
     memcpy(path + length, nm_sim_exports_suffix, sizeof nm_sim_exports_suffix);
-    return open(path, O_RDWR | O_CLOEXEC);
+    return open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
 }
 
 static bool lock_number(int descriptor, int command, uint64_t number, struct flock *lock) {

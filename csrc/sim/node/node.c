@@ -91,7 +91,8 @@ static int open_above_standard(const char *path) {
         }
         fillers[count++] = filler;
     }
-    int descriptor = open(path, O_RDWR | O_CLOEXEC);
+    /* Not blocked: root of a container may hold a lease on the file. */
+    int descriptor = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     int error = errno;
     while (count > 0) close(fillers[--count]);
     errno = error;

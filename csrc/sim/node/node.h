@@ -194,7 +194,7 @@ struct nm_sim_node {
 bool nm_sim_node_find(char *out, size_t size);
 
 /* Maps the file. 0, or an errno: ENOENT, EACCES, EINVAL for a file that is no node of this
- * build. `private_descriptor` asks for a high descriptor; only the driver may ask, and before
+ * build, EAGAIN where a process holds a lease on it (so no other has it open). `private_descriptor` asks for a high descriptor; only the driver may ask, and before
  * nm_sim_node_join: moving a descriptor closes one on this file, and any such close drops the
  * process's POSIX locks on it. */
 int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descriptor);
