@@ -38,8 +38,9 @@ static struct attempt {
     pid_t supervisor; /* 0: not forked; -1: waited for */
     char began[NM_JOB_WHY_BYTES];
     bool is_begin_known, is_over;
-    int code;
-} self = {.contact = -1, .sheet = -1, .pipe = -1, .told = -1, .signals = -1};
+    int code, asked; /* asked: the signal that came before the supervisor was forked; 0: none */
+} self = {.contact = -1, .sheet = -1, .pipe = -1, .told = -1, .signals = -1, .record = -1,
+          .limit = -1};
 
 static void finish(int code)
 {
@@ -105,6 +106,8 @@ static bool fork_supervisor(int order)
             supervise(order, log[1], told[1], parent);
         close(told[1]);
     }
+    if (self.supervisor > 0 && self.asked != 0)
+        kill(self.supervisor, self.asked);
     close(log[1]);
     return self.supervisor > 0;
 }
@@ -136,8 +139,11 @@ static void read_signals(void)
 {
     struct signalfd_siginfo info;
     while (read(self.signals, &info, sizeof info) == (ssize_t)sizeof info)
-        if (self.supervisor > 0 && (info.ssi_signo == SIGTERM || info.ssi_signo == NM_JOB_ASKS))
-            kill(self.supervisor, (int)info.ssi_signo);
+        if (info.ssi_signo == SIGTERM || info.ssi_signo == NM_JOB_ASKS) {
+            self.asked = (int)info.ssi_signo;
+            if (self.supervisor > 0)
+                kill(self.supervisor, self.asked);
+        }
     if (self.supervisor > 0 && waitpid(self.supervisor, NULL, WNOHANG) == self.supervisor)
         self.supervisor = -1;
 }
