@@ -75,6 +75,9 @@ RETAINED_STARTS = 4
 NODE_WENT_DOWN = executor.NODE_WENT_DOWN()
 OUTPUT_BYTE_NS = 3
 """The cost of each byte of output from a container, for its environment."""
+MOST_UNWRITTEN = 4
+"""Reports of one supervisor that may wait for the disk, in memory: it sends one at a time, and once
+more on each new connection."""
 _Fact = TypeVar("_Fact", Beginning, End)
 
 
@@ -94,6 +97,7 @@ class _Attempt:
         "session",
         "sheet",
         "started",
+        "unwritten",
         "why",
     )
 
@@ -106,6 +110,8 @@ class _Attempt:
         """The last connection of its supervisor in a container."""
         self.sheet = -1
         """Memory on which that supervisor writes its output; -1: none."""
+        self.unwritten = 0
+        """Reports of that supervisor that wait for the disk."""
         self.key: ProcessKey | None = None
         """Its watched supervisor."""
         self.started = False
@@ -461,17 +467,18 @@ class NodeFactory:
         self._watch(attempt, session.key)
         try:
             close_all({attempt.sheet} - {-1})
-            attempt.sheet = -1
+            attempt.sheet, attempt.session = -1, None
             attempt.sheet = new_sheet(CHUNK_BYTES)
-            files = [attempt.files.sealed_order(), os.dup(attempt.sheet)]
+            order = attempt.files.sealed_order()
         except OSError as error:
             why = messages.FILES_UNREADABLE(error=error.strerror)
             attempt.ended_by = why, Cause.NOT_STARTED
             raise OperationError(why) from None
         attempt.session = session
         return Handout(
-            files, attempt.files.log_size_bytes(), self._log_bytes, attempt.files.limit_ms()
-        )
+            order, attempt.sheet, attempt.files.log_size_bytes(), self._log_bytes,
+            attempt.files.limit_ms(),
+        )  # fmt: skip
 
     def reported(
         self, name: AttemptName, session: Connection, verb: str, fields: Fields,
@@ -480,17 +487,25 @@ class NodeFactory:
         attempt = self._attempts.get(name)
         if attempt is None or attempt.session is not session or attempt.key != session.key:
             raise OperationError(messages.NO_ATTEMPT())
+        if attempt.unwritten >= MOST_UNWRITTEN:
+            raise OperationError(executor.REPORT_NOT_WRITTEN())
         files = attempt.files
+        fact: Beginning | End | None = None
+
+        def written(is_done: bool) -> None:
+            attempt.unwritten -= 1
+            if isinstance(fact, Beginning) and self._attempts.get(name) is attempt:
+                self._notify_started(attempt, fact)
+            # output that the disk refuses is dropped: the job does not wait for room
+            then(is_done or verb == "OUTPUT")
+
         if verb == "OUTPUT":
             size = min(fields["size"], CHUNK_BYTES)
             session.spend(size * OUTPUT_BYTE_NS)
             data = os.pread(attempt.sheet, size, 0)
-            # output that the disk refuses is dropped: the job does not wait for room
-            self._writer.output(
-                files.log, fields["at"], data, self._log_bytes, lambda _is_done: then(True)
-            )
+            attempt.unwritten += 1
+            self._writer.output(files.log, fields["at"], data, self._log_bytes, written)
             return
-        fact: Beginning | End | None
         if verb == "RUNNING":
             began = attempt_directory.said_beginning(fields["text"])
             fact = began and _possible(attempt, began)
@@ -499,12 +514,7 @@ class NodeFactory:
             fact = end and _possible(attempt, end)
         if fact is None:
             raise OperationError(messages.NO_REPORT())
-
-        def written(is_done: bool) -> None:
-            if isinstance(fact, Beginning) and self._attempts.get(name) is attempt:
-                self._notify_started(attempt, fact)
-            then(is_done)
-
+        attempt.unwritten += 1
         self._writer.record(files.record_path, *attempt_directory.record_line(fact), written)
 
     def failed(

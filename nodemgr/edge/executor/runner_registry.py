@@ -37,8 +37,10 @@ AttemptName = tuple[str, int]
 class Handout(NamedTuple):
     """The answer to a claim in a container: its files are memory (docs/security.md)."""
 
-    files: list[int]
-    """The order, and the sheet for its output; the caller's to close."""
+    order: int
+    """The caller's to close."""
+    sheet: int
+    """For its output; not the caller's."""
     log_bytes: int
     """It already has that much of the output."""
     most_bytes: int
@@ -168,14 +170,14 @@ class Runners:
         try:
             session.answer(
                 "CLAIMED",
-                handout.files,
+                [handout.order, handout.sheet],
                 rid=rid,
                 at=handout.log_bytes,
                 size=handout.most_bytes,
                 limit_ms=handout.limit_ms,
             )
         finally:
-            close_all(handout.files)
+            close_all([handout.order])
 
     def _send_away(self, place: str) -> None:
         del self._idle[place]
