@@ -76,7 +76,8 @@ static bool is_ignored(int number)
 int main(int argc, char **argv)
 {
     static char directory[PATH_MAX], script[PATH_MAX + sizeof SCRIPT], ignored[40];
-    char **words = calloc((size_t)argc + OWN_WORDS, sizeof *words);
+    /* before Linux 5.18 argc can be 0 */
+    char **words = calloc((size_t)argc + OWN_WORDS + 1, sizeof *words);
     char *interpreter = NULL;
     if (words != NULL && own_directory(directory)) {
         snprintf(script, sizeof script, "%s" SCRIPT, directory);

@@ -37,6 +37,8 @@ BUILT = [
     "tests/client_c/test_guest.py",
     "tests/ledger",
     "tests/wire",
+    "tests/supervisor/test_attempt_inside.py",
+    "tests/programs/test_front.py",
     "tests/sim/test_races.py",
 ]
 
