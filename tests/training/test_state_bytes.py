@@ -89,12 +89,19 @@ def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
         b'["tensor","torch.float32",[1000000000000]]', b'["tensor","torch.float32",["1"]]',
         b'["dict",[[1]]]', b'["open","x"]', b'[{"a":1}]', b'["set",[["list",[]]]]', b'{"a":1}',
         b'["tensor","torch.float32",[true]]', b"[" * 100_000,
-        b'["tensor",3,[1]]',
+        b'["tensor",3,[1]]', b'["tensor","torch.float32",[0,9223372036854775807,4]]',
     ],
 )  # fmt: skip
 def test_what_is_no_state_is_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         state_bytes.unpacked(with_head(text))
+
+
+@pytest.mark.parametrize("announced", [-1, 1 << 62])
+def test_no_room_is_made_for_more_than_the_memory(announced: int) -> None:
+    with pytest.raises(ValueError, match=f"a state of {announced} bytes"):
+        state_bytes.checked_length(announced)
+    assert state_bytes.checked_length(1 << 20) == 1 << 20
 
 
 def test_a_header_longer_than_the_bytes_is_refused() -> None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ..calls import CollectiveThread
 from ..channel import GenerationMembers
-from .state_bytes import packed, unpacked
+from .state_bytes import checked_length, packed, unpacked
 
 TIMEOUT = datetime.timedelta(minutes=30)
 """As torch's own: a main worker may validate for long while the others wait for its gradient.
@@ -64,7 +64,7 @@ class TorchGroup:
     def receive(self, rank: int) -> Any:
         length = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._call(lambda backend: [backend.recv([length], rank, 0)])
-        whole = torch.empty(int(length.item()), dtype=torch.uint8)
+        whole = torch.empty(checked_length(int(length.item())), dtype=torch.uint8)
         for chunk in whole.split(CHUNK_BYTES):
             moved = chunk if self._device.type == "cpu" else torch.empty_like(
                 chunk, device=self._device

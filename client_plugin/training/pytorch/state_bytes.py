@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import json
 import math
+import os
 from typing import Any, Callable, Dict, List, Type
 
 import torch
@@ -30,6 +31,17 @@ def packed(value: Any) -> torch.Tensor:
     text = json.dumps(_form(value, pieces)).encode()
     head = len(text).to_bytes(_LENGTH_BYTES, "big") + text
     return torch.cat([torch.frombuffer(bytearray(head), dtype=torch.uint8), *pieces])
+
+
+def checked_length(announced_bytes: int) -> int:
+    """Before room for them is made. Raises ValueError: more than this machine's memory."""
+    most_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if not 0 <= announced_bytes <= most_bytes:
+        raise ValueError(
+            f"another worker announced a state of {announced_bytes} bytes; this machine has a"
+            f" memory of {most_bytes} bytes"
+        )
+    return announced_bytes
 
 
 def unpacked(whole: torch.Tensor) -> Any:
@@ -98,6 +110,6 @@ def _walk(form: Any, tensor: Callable[[torch.dtype, List[int]], Any]) -> Any:
         elif kind in _DICTS:
             rows = [(_walk(key, tensor), _walk(each, tensor)) for key, each in parts[0]]
             return _DICTS[kind](dict(rows))
-    except (TypeError, AttributeError, KeyError, RecursionError) as error:
+    except (TypeError, AttributeError, KeyError, RecursionError, RuntimeError) as error:
         raise ValueError(f"the state of another worker has no known form: {error}") from None
     raise ValueError("the state of another worker has no known form")
