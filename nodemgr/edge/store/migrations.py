@@ -138,6 +138,8 @@ def _copies(path: Path) -> list[tuple[int, Path]]:
 
 def _copy(db: sqlite3.Connection, path: Path, version: int) -> None:
     """The store as it is, in `state.db-vN` beside it, which appears whole or not at all."""
+    part = path.with_name(f"{path.name}-copy")
+    part.unlink(missing_ok=True)  # of an upgrade that was killed or found the disk full
     size = _number(db, "PRAGMA page_count") * _number(db, "PRAGMA page_size")
     disk = os.statvfs(path.parent)
     if (free := disk.f_bavail * disk.f_frsize) < 2 * size:
@@ -149,8 +151,6 @@ def _copy(db: sqlite3.Connection, path: Path, version: int) -> None:
                 "--no-store-copy`",
             )
         )
-    part = path.with_name(f"{path.name}-copy")
-    part.unlink(missing_ok=True)
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with contextlib.closing(sqlite3.connect(part)) as copy:
         db.backup(copy)

@@ -158,6 +158,7 @@ def test_an_upgrade_without_room_for_the_copy_names_the_bytes(
 ) -> None:
     path = make(tmp_path, "store")
     before, size = dump(path), path.stat().st_size
+    (tmp_path / f"{FILE_NAME}-copy").touch()  # of an upgrade that found the disk full
     free = SimpleNamespace(f_bavail=2 * size - 1, f_frsize=1)
     with monkeypatch.context() as full:
         full.setattr(os, "statvfs", lambda _: free)
