@@ -19,6 +19,7 @@ from nodemgr.core.model.values import replace
 from nodemgr.core.state.draft import Draft
 
 AGAIN_MS = 60_000
+WHY_CHARS = 200
 MOST_IN_A_STEP = 16
 """So many entries are set aside in one step; the next pass goes on with further ones."""
 
@@ -51,7 +52,7 @@ def has(draft: Draft, entry: str) -> bool:
 
 def put(draft: Draft, failed: EntryFailed) -> None:
     """The entry is set aside in the step that `draft` makes anew."""
-    row = SetAside(failed.entry, repr(failed.cause), 0, draft.now_ns + AGAIN_MS * MS)
+    row = SetAside(failed.entry, repr(failed.cause)[:WHY_CHARS], 0, draft.now_ns + AGAIN_MS * MS)
     draft.set_aside.put(failed.entry, row)
     draft.at_latest(ASIDE, row.again_ns)
 

@@ -126,3 +126,17 @@ def test_a_restart_forgets_it(faulty: set[str]) -> None:
     busy.restart()
     busy.asks("b", 2, 2)
     assert busy.gpus_of(2) == [0, 1]
+
+
+def test_a_long_reason_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(*_arguments: object, **_more: object) -> None:
+        raise KeyError("x" * 100_000)
+
+    monkeypatch.setattr(passes, "consider", raising)
+    busy = node()
+    busy.asks("a", 1, 1)
+    (row,) = snapshot.set_aside(busy.state)
+    told = busy.told(1)
+    assert told is not None
+    assert len(told.reason) < 500
+    assert len(str(row)) < 500
