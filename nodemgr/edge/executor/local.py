@@ -76,8 +76,7 @@ NODE_WENT_DOWN = executor.NODE_WENT_DOWN()
 OUTPUT_BYTE_NS = 3
 """The cost of each byte of output from a container, for its environment."""
 MOST_UNWRITTEN = 4
-"""Reports of one supervisor that may wait for the disk, in memory: it sends one at a time, and once
-more on each new connection."""
+"""Reports of one supervisor that may wait for the disk; an honest one has one on a connection."""
 _Fact = TypeVar("_Fact", Beginning, End)
 
 
