@@ -294,7 +294,7 @@ def test_a_deadline_names_what_was_waited_for() -> None:
     denied = node.denied(10)
     assert denied is not None
     assert denied.code is DenyCode.WAIT_TIMEOUT
-    assert "waited 7 s" in denied.reason
+    assert "timed out after 7 s" in denied.reason
     assert "bob/t1 holds GPU 0" in denied.reason
     assert node.told(20) is not None
     assert node.waiting() == [20]
