@@ -26,6 +26,7 @@ FROM_STDIN = ("-x", "c", "-")
 FLAGS = (
     *("-std=gnu11", "-D_GNU_SOURCE=", "-g1", "-fPIC", "-fvisibility=hidden"),
     *("-Wall", "-Wextra", "-Wstrict-prototypes", f"-ffile-prefix-map={CSRC.parent}=."),
+    *("-include", str(CSRC / "base" / "old_libc.h")),
 )
 MORE_FLAGS = "NODEMGR_CFLAGS"
 """The variable with a developer's own flags, at the end of all others: -Werror, -O0 -g3."""

@@ -10,6 +10,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* As in older.h. */
+#if defined(__x86_64__)
+__asm__(".symver pthread_once,pthread_once@GLIBC_2.2.5");
+#elif defined(__aarch64__)
+__asm__(".symver pthread_once,pthread_once@GLIBC_2.17");
+#endif
+
 enum { MOST_NODES = 64 }; /* mapped at one time; those beyond are not outlived */
 static _Atomic uintptr_t mapped[MOST_NODES];
 static _Atomic size_t size_bytes;
