@@ -128,8 +128,8 @@ def prepare(run_dir: Path, state_dir: Path) -> None:
 def lock(run_dir: Path) -> int:
     """The descriptor that makes this manager the only one. Raises RunDirError naming the other."""
     path = run_dir / LOCK_FILE
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    os.fchmod(descriptor, 0o644)  # everybody may see whether it is held
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o600)  # a user that can read it can lock it, and no manager starts
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

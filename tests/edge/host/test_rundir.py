@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.cli.admins.checks import _is_locked
 from nodemgr.edge.host import rundir
 from nodemgr.edge.host.rundir import EnvDirs, RunDirError
 
@@ -35,6 +36,17 @@ def test_a_second_manager_is_refused_naming_the_first(short: Path) -> None:
         rundir.lock(short / "run")
     os.close(descriptor)
     os.close(rundir.lock(short / "run"))
+
+
+def test_no_other_user_can_lock_out_the_next_manager(short: Path) -> None:
+    rundir.prepare(short / "run", short / "state")
+    descriptors = [rundir.lock(short / "run"), rundir.lock_state(short / "state")]
+    for path in (short / "run" / rundir.LOCK_FILE, short / "state" / rundir.LOCK_FILE):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert _is_locked(short / "run" / rundir.LOCK_FILE)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert not _is_locked(short / "run" / rundir.LOCK_FILE)
 
 
 def test_two_run_directories_cannot_share_a_store(short: Path) -> None:
