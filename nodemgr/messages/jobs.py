@@ -98,12 +98,6 @@ MANY_JOBS = Message(
     "narrow the filter, or name fewer",
     code="refused",
 )
-NOTHING_MATCHES = Message(
-    COMMAND_LINE,
-    "the filter matches nothing that this order can change ({order})",
-    "`nodemgr queue` shows what waits, `nodemgr status` what runs",
-    code="not_found",
-)
 
 # -- queues --
 

@@ -1258,6 +1258,17 @@ def test_a_users_filter_reaches_no_other_environment(world: World, user: Run) ->
     assert world.job(foreign).state == "held"
 
 
+@pytest.mark.parametrize("env", ["alice", "bob"])
+def test_a_filter_over_two_environments_needs_a_match_in_one(
+    world: World, nodemgr: Run, user: Run, env: str
+) -> None:
+    assert nodemgr("quota", "set", "bob", "--gpus", "1", "--user", USER).returncode == 0
+    job = user("submit", "--env", env, "--hold", "--", "true").stdout.strip()
+    done = user("queue", "withdraw", "--mine")
+    assert (done.returncode, done.stderr) == (0, f"nodemgr: {job} is withdrawn\n")
+    refused(user("queue", "withdraw", "--mine"), 1, "the filter matches nothing")
+
+
 def test_several_unheld_at_once_keep_a_queues_bound(world: World, nodemgr: Run) -> None:
     _holder, _gate = world.holding(gpus=4)
     nodemgr("queue", "create", "narrow", "--rank", 10, "--cap", 2)

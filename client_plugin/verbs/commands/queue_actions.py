@@ -79,7 +79,11 @@ def order(said: Said, ids: List[str], verb: str, done: str) -> int:
         answers = [way.ask("job_orders", order=verb, jobs=some) for way, some in of_way]
     else:
         answers = [way.ask("job_orders", order=verb, **_filter(way, whom, asked)) for way in ways]
-    return _report([row for answer in answers for row in answer["jobs"]], done)
+    rows = [row for answer in answers for row in answer["jobs"]]
+    if not rows:
+        what = f"the filter matches nothing that this order can change ({verb})"
+        raise Fault(stated(what, "`nodemgr queue` shows what waits, `nodemgr status` what runs"))
+    return _report(rows, done)
 
 
 def _by_way(ids: List[str], ways: Sequence[Way], whom: Whom) -> List[Tuple[Way, List[str]]]:

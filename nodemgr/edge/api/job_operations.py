@@ -465,7 +465,7 @@ class JobOperations:
     # -- orders on what there is --
 
     def _many(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """Acts on several jobs in one step with one answer."""
+        """Acts on several jobs in one step with one answer: no rows if a filter matches none."""
         speaker = who.session.user if who.session is not None else None
         asked = bulk_actions.wanted(given, who.env, speaker)
         ids = given["jobs"] if asked is None else self._matching.of(given["order"], asked)
@@ -478,8 +478,6 @@ class JobOperations:
         for one in sorted(strays, key=job_ids.order):
             self._daemon.jobs.withdraw_unknown(one, f"{who.name} withdrew it")
             rows.append({"job": one, "error": None})
-        if not rows:
-            raise OperationError(messages.NOTHING_MATCHES(order=given["order"]))
         return {"schema_version": 1, "jobs": rows}
 
     def _sensible(self, event: bulk_actions.BulkAction) -> bulk_actions.BulkAction:
