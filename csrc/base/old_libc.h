@@ -1,7 +1,10 @@
-/* old_libc.h: included before all else in every source, by the build.
+/* old_libc.h: names of libc that older glibcs have, too. The build includes it before each source.
  *
  * From glibc 2.38 on, <stdlib.h> gives strtol and its like (and scanf) names of C23, which no older
- * glibc has. What is built here loads into older images, and reads no binary literals. */
+ * one has. The objects load into older images, and read no binary literals.
+ *
+ * Knows: macros of glibc's headers. Must not know: our own sources.
+ */
 #ifndef NM_OLD_LIBC_H
 #define NM_OLD_LIBC_H
 
