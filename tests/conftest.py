@@ -94,12 +94,6 @@ def left(config: pytest.Config) -> list[str]:
     return [] if leftovers is None else leftovers.found(but=os.environ[OBJECTS])
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A run that leaves files in a /tmp of its own fails."""
-    if left(session.config) and session.config.stash[LEFTOVERS].are_ours:
-        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if found := left(terminalreporter.config):
         terminalreporter.write_line(f"left by this run or one beside it: {', '.join(found)}")

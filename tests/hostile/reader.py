@@ -38,6 +38,14 @@ def files_of(directory):
             yield os.path.join(folder, name)
 
 
+def user_of(pid):
+    """None: the process has ended."""
+    try:
+        return os.stat("/proc/" + pid).st_uid
+    except OSError:
+        return None
+
+
 def main():
     run_dir, state_dir = sys.argv[1:]
     told = {
@@ -46,7 +54,7 @@ def main():
             pid
             for pid in os.listdir("/proc")
             if pid.isdecimal()
-            and os.stat("/proc/" + pid).st_uid != os.getuid()
+            and user_of(pid) not in (None, os.getuid())
             and opened(f"/proc/{pid}/mem", os.O_RDONLY)
         ],
         "state": [each for each in files_of(state_dir) if opened(each, os.O_RDONLY)],

@@ -55,7 +55,7 @@ def test_a_fault_that_ends_a_manager_is_told(
     """
 
     class Failing:
-        def __init__(self, settings: Settings, harden: object) -> None:
+        def __init__(self, settings: Settings, **_: object) -> None:
             pass
 
         def open(self) -> None:

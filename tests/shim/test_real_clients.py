@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,7 @@ print(json.dumps([
 
 
 @pytest.mark.frameworks
+@pytest.mark.skipif(find_spec("nvitop") is None, reason="nvitop is in no extra")
 def test_nvitop_shows_the_envs_gpus_and_tasks(leased: World) -> None:
     with leased.probe() as task:
         task.memory(100 * MIB)

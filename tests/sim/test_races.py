@@ -107,7 +107,8 @@ def test_whoever_dies_within_a_change_is_mended_by_the_next(
         f"-I{build.CSRC}",
         *sanitizer,
     ]
-    below = [str(build.HERE / "node" / f"{name}.c") for name in ("engine", "schedule", "models")]
+    parts = ("node/engine", "node/schedule", "node/models", "lost/lost")
+    below = [str(build.HERE / f"{part}.c") for part in parts]
     sources = [str(source), *(below if name == "tally" else [])]
     subprocess.run(
         [*command, *sources, "-o", str(binary), "-ldl"], check=True, timeout=WAIT_LIMIT_S
