@@ -352,6 +352,7 @@ SIMULATOR_NOT_SHARED = CheckDetail(
     "containers get no simulated driver: {path} is not on a mount of its own (nosuid, nodev,"
     " noexec) that the whole node sees. Remove the file and start the manager anew as root, outside"
     " of a mount namespace",
+    code="host",
 )
 ALL_JOBS_KNOWN = CheckDetail(NODE, "the store knows all that runs and has run here")
 GATE_ON = CheckDetail(CONTAINER, "on, by eBPF: {count} container{plural} behind it")

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.limits import WAIT_LIMIT_S
 
+pytestmark = pytest.mark.frameworks
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, os, sys
@@ -25,8 +26,6 @@ import tensorflow as tf
 import keras_memory
 from client_plugin.prediction import bfc_allocator
 from client_plugin.prediction.tensorflow import flat_graph, rewriting
-
-pytestmark = pytest.mark.frameworks
 
 tf.config.threading.set_inter_op_parallelism_threads(1)
 memory = tf.config.experimental

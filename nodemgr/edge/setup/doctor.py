@@ -80,10 +80,10 @@ class CheckContext:
 
 @dataclass(frozen=True, slots=True)
 class ManagerCheck:
-    """`examine` returns (whether it is well, the finding)."""
+    """`examine` returns (whether it is well, the finding); None: neither well nor a fault."""
 
     row: Check
-    examine: Callable[[CheckContext], tuple[bool, MessageLine]]
+    examine: Callable[[CheckContext], tuple[bool | None, MessageLine]]
 
 
 def _store(around: CheckContext) -> tuple[bool, MessageLine]:
@@ -190,11 +190,11 @@ def _suspension(around: CheckContext) -> tuple[bool, MessageLine]:
     return around.suspension
 
 
-def _containers(around: CheckContext) -> tuple[bool, MessageLine]:
-    return (
-        around.cdi_fault is None,
-        around.cdi_fault or messages.CDI_FILE(path=around.cdi_file),
-    )
+def _containers(around: CheckContext) -> tuple[bool | None, MessageLine]:
+    """None: a simulated node cannot be shared here, which is no fault of the installation."""
+    if around.cdi_fault is None:
+        return True, messages.CDI_FILE(path=around.cdi_file)
+    return None if around.cdi_fault.code == "host" else False, around.cdi_fault
 
 
 def _gate(around: CheckContext) -> tuple[bool, MessageLine]:
@@ -236,6 +236,7 @@ def examine(around: CheckContext) -> list[dict[str, Any]]:
     """All checks; one that cannot look is not well."""
     found = []
     for check in CHECKS:
+        ok: bool | None
         try:
             ok, detail = check.examine(around)
         except OSError as error:
@@ -244,6 +245,6 @@ def examine(around: CheckContext) -> list[dict[str, Any]]:
     return found
 
 
-def row_of(row: Check, ok: bool, detail: MessageLine) -> dict[str, Any]:
+def row_of(row: Check, ok: bool | None, detail: MessageLine) -> dict[str, Any]:
     """A result with its cure: the verb leaves the cure out where all is well."""
     return {"name": row.what, "ok": ok, "detail": detail, "cure": row.next}
