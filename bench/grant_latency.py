@@ -36,8 +36,9 @@ from nodemgr.core.model.events import (
     UnreclaimedChanged,
 )
 from nodemgr.edge.host.clock import RealClock
-from nodemgr.edge.store.database import SCHEMA, CommitBatch, Store
+from nodemgr.edge.store.database import CommitBatch, Store
 from nodemgr.edge.store.journal import Journal
+from nodemgr.edge.store.migrations import TABLES
 
 TARGET_RATIO = 3.0
 GRANTED = b"NODEMGR/1 GRANT\n"
@@ -112,7 +113,7 @@ class Commit:
         self._batch = batch
         self._number = 0
         self._db = sqlite3.connect(directory / "bare.db", isolation_level=None)
-        self._db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {SCHEMA}")
+        self._db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {TABLES}")
 
     def once(self) -> None:
         self._number += 1

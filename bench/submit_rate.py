@@ -33,7 +33,8 @@ from arguments import parse
 from node import ROOT, Client, Node, finish, miss
 from nodemgr.edge.engine.submission_batches import TURN_SUBMISSIONS
 from nodemgr.edge.rpc.shared_buffers import SHEET_BYTES
-from nodemgr.edge.store.database import FILE_NAME, SCHEMA
+from nodemgr.edge.store.database import FILE_NAME
+from nodemgr.edge.store.migrations import TABLES
 
 TARGET = 2_000
 WINDOW = 256
@@ -203,7 +204,7 @@ def bare(
     """Jobs a second: the same rows, straight into SQLite."""
     directory.mkdir()
     db = sqlite3.connect(directory / "bare.db", isolation_level=None)
-    db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; {SCHEMA}")
+    db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; {TABLES}")
     current, events = rows
     begin = time.monotonic()
     for first in range(0, jobs, together):
