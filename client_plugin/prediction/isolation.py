@@ -48,7 +48,7 @@ def sockets() -> List[str]:
 def hide_services(found: Sequence[str], needed: Sequence[str]) -> None:
     """No socket of a service is in view: of the manager, an engine of containers, a bus, an agent.
 
-    /run is empty but for its links and for what is `needed` below it. `found`: sockets elsewhere.
+    In /run stay its links and the `needed` directories below it. `found`: sockets elsewhere.
     """
     for directory in {os.path.realpath(path) for path in RUN_DIRECTORIES if os.path.isdir(path)}:
         below = [path for path in map(os.path.realpath, needed) if path.startswith(directory + "/")]
