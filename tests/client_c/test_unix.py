@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from typing import Any
 
 import pytest
 
@@ -495,21 +496,39 @@ def test_a_question_with_little_room_or_time(manager: Manager, spawn: Spawn) -> 
     assert child.answer() == [-1, "no answer from the manager: see `nodemgr doctor`"]
 
 
-def test_grants_that_cannot_be_read_are_not_held(manager: Manager, spawn: Spawn) -> None:
-    """The client comes back for a better one."""
+BAD_GRANTS: list[dict[str, Any]] = [
+    {"rows": (99,)},
+    {"limits": (1, 2)},
+    {"slot": 1024},
+    {"generation": 70_000},
+]
+
+
+@pytest.mark.parametrize("bad", BAD_GRANTS, ids=lambda bad: str(*bad))
+def test_a_grant_that_cannot_be_read_is_asked_for_again(
+    manager: Manager, spawn: Spawn, bad: dict[str, Any]
+) -> None:
+    """On the same connection: the process may be unable to open another one."""
     child = spawn()
     client, request = asked(child, manager)
-    for bad in ({"rows": (99,)}, {"limits": (1, 2)}, {"slot": 1024}, {"generation": 70_000}):
-        client.grant(request, Books(), **bad)
-        client.closes()
-        client = manager.accept()
-        assert client.expect("ACQUIRE").number("rid") == request.number("rid")
-    client.send("GRANT", **request_grant(request))
-    client.closes()
-    client = manager.accept()
-    client.expect("ACQUIRE")
+    client.grant(request, Books(), **bad)
+    assert client.expect("ACQUIRE").number("rid") == request.number("rid")
     client.grant(request, Books())
     assert child.answer() == ["HELD", ""]
+
+
+def test_a_grant_goes_back_after_three_tries(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    client, request = asked(child, manager)
+    client.grant(request, Books(), **BAD_GRANTS[0])
+    client.expect("ACQUIRE")
+    client.grant(request, Books(), **BAD_GRANTS[1])
+    client.expect("ACQUIRE")
+    client.send("GRANT", **request_grant(request))
+    client.expect("RELEASE")
+    state, line = child.answer()
+    assert state == "DENIED"
+    assert line.startswith("GPUs are granted, but this process cannot take them: ")
 
 
 def request_grant(request: Packet) -> dict[str, wire.Value]:

@@ -22,7 +22,7 @@ from tests.support.manager import Manager
 Make = Callable[..., Manager]
 FILES = {
     "run": "drwxr-xr-x root root",
-    "run/manager.lock": "-rw-r--r-- root root",
+    "run/manager.lock": "-rw------- root root",
     "run/control.sock": "srw-rw---- root users",
     "run/events.sock": "srw-rw---- root users",
     "run/envs": "drwxr-xr-x root root",
