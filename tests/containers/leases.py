@@ -1,7 +1,7 @@
 """Runs in a container as its root: takes a lease on each file that nodemgr mounts there.
 
-For each line of input it takes what it can, and prints the paths as a line of JSON. It gives no
-lease back.
+For each line of input it takes what it can, and prints the paths with the kind of their lease as a
+line of JSON. It gives no lease back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-held: dict[str, int] = {}
+held: dict[str, str] = {}
 
 
 def mounted() -> Iterator[str]:
@@ -37,12 +37,12 @@ def lease(path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:  # the same file by another path, with our own lease on it
         return
-    for kind in (fcntl.F_WRLCK, fcntl.F_RDLCK):
+    for kind, name in ((fcntl.F_WRLCK, "write"), (fcntl.F_RDLCK, "read")):
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, kind)
         except OSError:
             continue
-        held[path] = descriptor
+        held[path] = name  # the descriptor stays open
         return
     os.close(descriptor)
 
@@ -52,7 +52,7 @@ def main() -> None:
     for _ in sys.stdin:
         for path in set(mounted()) - set(held):
             lease(path)
-        print(json.dumps(sorted(held)), flush=True)
+        print(json.dumps(held), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from client_plugin.ways import locations
 from nodemgr import arrival
 from nodemgr.core.views import cdi
 from nodemgr.edge.containers import payload
+from nodemgr.edge.containers.shared_files import files_below, keep_open
 from nodemgr.edge.containers.simulator_mount import may_be_shared
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import SIMULATOR_DIR, make_open, refresh
@@ -133,12 +135,24 @@ class Containers:
         if not self._is_placed:  # once: an upgrade counts for the next manager
             payload.place(payload_dir(), self._state_dir)
             self._is_placed = True
+            self._keep_open()
         make_open(self.path.parent)
         refresh(
             self.path,
             cdi.document(self.kind, self._common(), [self._device(name) for name in names]),
             0o644,
         )
+
+    def _keep_open(self) -> None:
+        """All copies of the client, also those of earlier containers, and the other shared files.
+
+        In a thread: an open waits for the lease that a container took while no manager ran.
+        """
+        mounts = [mount.host_path for mount in self._common().mounts if not mount.writable]
+        roots = (payload.current(self._state_dir).parent, *map(Path, mounts))
+        threading.Thread(
+            target=lambda: keep_open(files_below(roots)), name="shared files", daemon=True
+        ).start()
 
     def _device(self, env: str) -> cdi.CdiDevice:
         hook = self._hook_of(env)

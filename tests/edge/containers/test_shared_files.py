@@ -1,0 +1,65 @@
+"""A file that is kept open gets no write lease, and costs no descriptor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge.containers.shared_files import files_below, keep_open
+
+LEASE = """
+import fcntl, os, sys
+fcntl.fcntl(os.open(sys.argv[1], os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+"""
+GIVES_BACK = """
+import fcntl, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("held", flush=True)
+signal.sigwait([signal.SIGIO])
+fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+"""
+
+
+def takes_lease(path: Path) -> bool:
+    command = [sys.executable, "-I", "-c", LEASE, path]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_no_process_gets_a_write_lease(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    paths = [tmp_path / "empty", tmp_path / "below" / "file"]
+    for path in paths:
+        path.write_bytes(b"" if path.name == "empty" else b"content")
+    if not takes_lease(paths[0]):
+        pytest.skip("no leases on this file system")
+    before = os.listdir("/proc/self/fd")
+    keep_open(files_below([tmp_path]))
+    assert os.listdir("/proc/self/fd") == before
+    assert [takes_lease(path) for path in paths] == [False, False]
+
+
+def test_it_waits_for_the_end_of_a_lease(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    program = subprocess.Popen(
+        [sys.executable, "-I", "-c", GIVES_BACK, path],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert program.stdout is not None
+    if program.stdout.readline() != "held\n":
+        pytest.skip("no leases on this file system")
+    keep_open([path])
+    assert program.wait() == 0
+    assert not takes_lease(path)
+
+
+def test_it_follows_no_link_and_waits_for_no_fifo(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    os.mkfifo(tmp_path / "fifo")
+    keep_open(files_below([tmp_path, tmp_path / "gone"]))
