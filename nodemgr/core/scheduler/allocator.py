@@ -110,9 +110,7 @@ def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> De
     return None
 
 
-def choose(
-    ask: Ask, candidates: Sequence[Candidate], policy: Policy = SPREAD
-) -> Choice | Shortage:
+def choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy = SPREAD) -> Choice | Shortage:
     """The GPUs for a request within its quota, or what they are short of."""
     choice = _choose(ask, candidates, policy)
     if choice is not None:
