@@ -93,6 +93,12 @@ def confine(
         if _overlay(path, directory, upper):
             layers.append((path, os.path.join(scratch, str(number), "upper")))
         os.close(directory)
+    for number, path in enumerate(_socket_directories(hidden, mounted, covered), len(lower)):
+        with suppress(OSError):  # out of reach, or gone
+            directory = _opened(path)
+            if _overlay(path, directory, f"/proc/self/fd/{own}/{number}"):
+                isolation.set_read_only(path)
+            os.close(directory)
     if is_written_to and not any(_is_below(here, path) for path, _ in layers):
         raise OSError(errno.EINVAL, f"no overlay can stand on {here}")
     isolation.hide_devices()
@@ -139,6 +145,23 @@ def _covered(mounted: Sequence[str], roots: Sequence[str], here: str) -> Iterato
         with suppress(OSError):  # it stays read-only
             found = [below + name for name in os.listdir(path)]
             pending += sorted(found, key=lambda one: _is_below(here, one))
+
+
+def _socket_directories(
+    sockets: Sequence[str], mounted: Sequence[str], covered: Sequence[str]
+) -> List[str]:
+    """The directories of sockets that have no overlay yet, and no mounts below them.
+
+    The kernel connects no program to a socket below an overlay, also to one that a service binds
+    later.
+    """
+    found = {os.path.dirname(os.path.realpath(path)) for path in sockets}
+    return [
+        path
+        for path in sorted(found)[:MAX_OVERLAYS]
+        if not any(_is_below(path, top) for top in covered)
+        and not any(_is_below(point, path) and point != path for point in mounted)
+    ]
 
 
 def own_roots(here: str, user: int) -> List[str]:

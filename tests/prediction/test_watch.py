@@ -345,6 +345,50 @@ def test_a_hostile_command_reaches_no_service_and_no_setting(here: Path, is_root
     assert seen.last_line == "[] NoNewPrivs 1"
 
 
+BINDS_AGAIN = """
+import os, socket, sys
+from client_plugin.prediction import confinement
+scratch, directory = sys.argv[1:]
+confinement.unshare()
+if os.fork():
+    sys.exit(os.wait()[1])
+confinement.confine(scratch, [], [f"{directory}/socket"], [])
+print("confined", flush=True)
+sys.stdin.readline()
+for name in ("socket", "other"):
+    with socket.socket(socket.AF_UNIX) as link:
+        print(name, link.connect_ex(f"{directory}/{name}") == 0)
+"""
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_service_that_binds_its_socket_again_stays_hidden(tmp_path: Path) -> None:
+    """On a part of the disk without an overlay; the service runs outside."""
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "service").mkdir()
+    place = tmp_path / "service" / "socket"
+    with contextlib.ExitStack() as services:
+
+        def bind(path: Path) -> None:
+            service = services.enter_context(socket.socket(socket.AF_UNIX))
+            service.bind(str(path))
+            service.listen()
+
+        bind(place)
+        program = subprocess.Popen(
+            [sys.executable, "-c", BINDS_AGAIN, tmp_path / "scratch", place.parent],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        )  # fmt: skip
+        assert program.stdout is not None
+        assert program.stdout.readline() == "confined\n"
+        place.unlink()
+        bind(place)
+        bind(place.with_name("other"))
+        said, _ = program.communicate("go\n", timeout=WAIT_LIMIT_S)
+    assert (program.returncode, said) == (0, "socket False\nother False\n")
+
+
 @pytest.mark.usefixtures("namespaces", "here")
 def test_a_command_has_the_devices_and_terminals_that_programs_expect() -> None:
     seen = run("""
