@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import resource
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,21 @@ def test_workers_join_leave_and_are_killed(tmp_path: Path) -> None:
     assert agent.gone == {first[0]: 0, first[1]: 0, later[0]: -9}
     found = {each["step"]: each["loss"] for each in agent.reports}
     assert [found[step] for step in range(12)] == pytest.approx(losses, abs=CLOSE)
+
+
+def test_a_length_that_is_not_due_is_not_read() -> None:
+    from client_plugin.training.channel import GenerationMembers
+    from client_plugin.training.tensorflow.socket_group import SocketGroup
+
+    group = SocketGroup(GenerationMembers(1, [5, 6], ""), 1, None)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        group._peers[0] = ours
+        theirs.sendall((2**60).to_bytes(8, "big"))
+        with pytest.raises(
+            ConnectionAbortedError, match="worker 0 sends 1152921504606846976 bytes"
+        ):
+            group._read(0, 4_000)
 
 
 def test_a_group_of_sockets_adds_and_breaks(tmp_path: Path) -> None:

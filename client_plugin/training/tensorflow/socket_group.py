@@ -61,7 +61,7 @@ class SocketGroup:
 
     def receive(self, rank: int) -> Any:
         assert self._thread is not None
-        return unpacked(self._thread.call(lambda: self._read(rank)))
+        return unpacked(self._thread.call(lambda: self._read(rank, _memory_bytes())))
 
     def close(self, is_broken: bool) -> None:
         """The others' waits for this member end."""
@@ -129,11 +129,11 @@ class SocketGroup:
     def _summed(self, values: Any) -> Any:
         if self._rank:
             self._write(0, np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
-            whole = np.frombuffer(self._read(0), values.dtype)
+            whole = np.frombuffer(self._read(0, values.nbytes), values.dtype)
             return whole.reshape(values.shape)
         total = np.array(values)
         for rank in range(1, self._size):
-            total += np.frombuffer(self._read(rank), total.dtype).reshape(total.shape)
+            total += np.frombuffer(self._read(rank, total.nbytes), total.dtype).reshape(total.shape)
         for rank in range(1, self._size):
             self._write(rank, total.reshape(-1).view(np.uint8).data)
         return total
@@ -143,10 +143,17 @@ class SocketGroup:
         peer.sendall(_LENGTH.pack(len(data)))
         peer.sendall(data)
 
-    def _read(self, rank: int) -> Any:
+    def _read(self, rank: int, most_bytes: int) -> Any:
         peer = self._peers[rank]
         (length,) = _LENGTH.unpack(_received(peer, _LENGTH.size))
+        if length > most_bytes:
+            raise ConnectionAbortedError(f"worker {rank} sends {length} bytes, not {most_bytes}")
         return _received(peer, length)
+
+
+def _memory_bytes() -> int:
+    """Of this machine: no state is larger."""
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _put(path: str, data: bytes) -> None:
