@@ -15,11 +15,13 @@ programs is removed after a boot: until then a program may name it to its childr
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from client_plugin.messages.form import stated
@@ -36,6 +38,7 @@ CURRENT = "current"
 NAME_DIGITS = 16
 _NAME = re.compile(f"[0-9a-f]{{{NAME_DIGITS}}}")
 CACHE = "__pycache__"
+LOCK = ".lock"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -78,23 +81,38 @@ def for_programs(state_dir: Path) -> Path | None:
 
 
 def place_for_programs(source: Path, directory: Path) -> Path:
-    """Returns the copy of `source` in `directory`, by content. Raises OSError."""
+    """Returns the copy of `source` in `directory`, by content. Raises OSError.
+
+    Several managers may have one directory. A copy without a boot file, of a manager that was
+    killed, gets one, and is removed after the next boot.
+    """
     make_open(directory)
-    copy = directory / _version(source)
-    if not copy.is_dir():
-        _copy(source, copy)
-    boot = BOOT_ID.read_text()
-    _boot_of(copy).write_text(boot)
-    for other in directory.iterdir():
-        if (
-            _NAME.fullmatch(other.name)
-            and other != copy
-            and _boot_of(other).exists()
-            and _boot_of(other).read_text() != boot
-        ):
-            shutil.rmtree(other, ignore_errors=True)
-            _boot_of(other).unlink()
+    copy, boot = directory / _version(source), BOOT_ID.read_text()
+    with _alone(directory):
+        if not copy.is_dir():
+            _copy(source, copy)
+        _boot_of(copy).write_text(boot)
+        for other in directory.iterdir():
+            if not _NAME.fullmatch(other.name) or other == copy:
+                continue
+            if not _boot_of(other).exists():
+                _boot_of(other).write_text(boot)
+            elif _boot_of(other).read_text() != boot:
+                shutil.rmtree(other, ignore_errors=True)
+                _boot_of(other).unlink()
     return copy
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """One manager at a time. Only its user can open the file, and hold the others up."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(directory / LOCK, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _boot_of(copy: Path) -> Path:

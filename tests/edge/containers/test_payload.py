@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from nodemgr.edge.containers import payload
+from tests.support.limits import WAIT_LIMIT_S
+from tests.support.manager import ROOT
 
 pytestmark = pytest.mark.xdist_group("payload")  # a mount of a copy is known by what the copy holds
 
@@ -157,6 +161,50 @@ def test_a_copy_for_programs_stays_until_a_boot_in_which_it_is_not_current(
     assert payload.place_for_programs(source, tmp_path / "client") == second
     assert not first.exists()
     assert second.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_copy_of_a_manager_that_was_killed_goes_after_a_boot(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed between the copy and its boot file."""
+    boot = tmp_path / "boot_id"
+    boot.write_text("1")
+    monkeypatch.setattr(payload, "BOOT_ID", boot)
+    first = payload.place_for_programs(source, tmp_path / "client")
+    payload._boot_of(first).unlink()
+    (source / "client_plugin" / "code.py").write_text("another")
+    payload.place_for_programs(source, tmp_path / "client")
+    assert first.exists(), "a program may name it"
+    boot.write_text("2")
+    payload.place_for_programs(source, tmp_path / "client")
+    assert not first.exists()
+    assert not payload._boot_of(first).exists()
+
+
+PLACES = """
+import sys
+from pathlib import Path
+from nodemgr.edge.containers import payload
+payload.BOOT_ID = Path(sys.argv[3])
+for number in range(20):
+    payload.BOOT_ID.with_name(f"boot{number}").write_text(str(number))
+    payload.BOOT_ID = payload.BOOT_ID.with_name(f"boot{number}")
+    assert payload.place_for_programs(Path(sys.argv[1]), Path(sys.argv[2])).is_dir()
+"""
+
+
+def test_managers_that_start_at_once_leave_whole_copies(source: Path, tmp_path: Path) -> None:
+    programs = []
+    for number in range(4):
+        own = tmp_path / f"source{number % 2}"
+        if not own.exists():
+            shutil.copytree(source, own)
+            (own / "client_plugin" / "code.py").write_text(str(number))
+        boot = tmp_path / f"boots{number}"
+        boot.mkdir()
+        command = [sys.executable, "-c", PLACES, own, tmp_path / "client", boot / "id"]
+        programs.append(subprocess.Popen(list(map(str, command)), cwd=ROOT))
+    assert [program.wait(WAIT_LIMIT_S) for program in programs] == [0] * 4
 
 
 def test_a_directory_that_cannot_be_preloaded_is_refused_by_name(
