@@ -540,26 +540,37 @@ void nm_printable(char *text)
 #define COLUMNS_DEFAULT 80
 
 static const char prefix[] = "nodemgr: ";
-static _Atomic int stderr_known; /* 0: not checked, 1: there is one, -1: closed from the start */
-static struct nm_file_id stderr_id;
+/* 0: not checked. The identity of the file is one word, so no thread reads half of a new one. */
+static _Atomic uint64_t stderr_word;
+#define STDERR_CLOSED 1
+
+/* Two files have the same word with a chance of 2^-63. */
+static uint64_t stderr_now(void)
+{
+    struct nm_file_id id;
+    if (!nm_fd_id(STDERR_FILENO, &id))
+        return STDERR_CLOSED;
+    return (id.inode * 0x9e3779b97f4a7c15 ^ id.device * 0xc2b2ae3d27d4eb4f) | 2;
+}
 
 void nm_say_prepare(void)
 {
-    if (atomic_load(&stderr_known) == 0)
-        atomic_store(&stderr_known, nm_fd_id(STDERR_FILENO, &stderr_id) ? 1 : -1);
+    uint64_t unchecked = 0;
+    if (atomic_load(&stderr_word) == 0)
+        atomic_compare_exchange_strong(&stderr_word, &unchecked, stderr_now());
 }
 
 /* Number 2 may be a file or a connection of the program's own by now. */
 bool nm_say_is_stderr(void)
 {
     nm_say_prepare();
-    return atomic_load(&stderr_known) > 0 && nm_fd_is(STDERR_FILENO, &stderr_id);
+    const uint64_t known = atomic_load(&stderr_word);
+    return known != STDERR_CLOSED && known == stderr_now();
 }
 
 void nm_say_adopt(void)
 {
-    atomic_store(&stderr_known, 0);
-    nm_say_prepare();
+    atomic_store(&stderr_word, stderr_now());
 }
 
 static void write_stderr(const char *text, size_t length)

@@ -18,7 +18,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 from nodemgr.simulator import CLIENT_LIBRARIES
-from tests.client_c.compiled import CLIENT_SOURCES, HIDDEN, compile_c
+from tests.client_c.compiled import CLIENT_SOURCES, ENVIRONMENT, HIDDEN, compile_c
 from tests.client_c.conftest import LIBRARY, Child, Spawn
 from tests.client_c.manager import GPUS, Books, Env, Manager
 from tests.client_c.test_unix import asked, held
@@ -160,6 +160,17 @@ def test_an_exit_waits_for_a_line_that_is_being_said_and_not_for_ever(
         [slow_stderr, stderr], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", said)
+
+
+@pytest.mark.parametrize("sanitizer", ["plain", "thread"])
+def test_a_thread_reads_no_half_of_an_adopted_stderr(tmp_path: Path, sanitizer: str) -> None:
+    sources = [*CLIENT_SOURCES, Path(__file__).with_name("adopted_stderr.c")]
+    program = compile_c(tmp_path / "adopted", sources, HIDDEN, sanitizer=sanitizer)
+    result = subprocess.run(
+        [program], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False,
+        env={**os.environ, **ENVIRONMENT},
+    )  # fmt: skip
+    assert (result.returncode, result.stdout, result.stderr) == (0, "0\n", "")
 
 
 def test_a_process_ends_though_nobody_reads_why_its_lease_was_lost(
