@@ -86,16 +86,19 @@ def migrate(db: sqlite3.Connection, path: Path, make_copy: bool) -> bool:
     Raises StoreUnusable, sqlite3.Error or OSError; the store is unchanged then.
     """
     version = _version(db, path)
-    if version is not None and version < len(MIGRATIONS) and make_copy:
+    if version == len(MIGRATIONS):
+        return False
+    if version is not None and make_copy:
         _copy(db, path, version)
+    db.execute("BEGIN IMMEDIATE")
+    if _version(db, path) != version:  # another process was faster: look again
+        db.execute("ROLLBACK")
+        return migrate(db, path, make_copy)
     for number, migration in enumerate(MIGRATIONS[version or 0 :], (version or 0) + 1):
-        if not db.in_transaction:
-            db.execute("BEGIN IMMEDIATE")
         migration(db)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {number}")
-    if db.in_transaction:
-        db.execute("COMMIT")
+    db.execute("COMMIT")
     return version is None
 
 

@@ -137,6 +137,28 @@ def test_a_kill_in_an_upgrade_leaves_the_old_store(tmp_path: Path, at: str) -> N
     assert dump(tmp_path / f"{FILE_NAME}-v0") == before
 
 
+def test_the_version_is_read_again_behind_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process upgrades the store between the first look and the lock."""
+    path = make(tmp_path, "store")
+    copy, made = module._copy, []
+
+    def upgraded_meanwhile(db: sqlite3.Connection, store: Path, number: int) -> None:
+        copy(db, store, number)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            first(other)
+            other.execute(f"PRAGMA application_id = {module.APPLICATION_ID}")
+        set_version(path, 1)
+
+    first = MIGRATIONS[0]
+    monkeypatch.setattr(module, "_copy", upgraded_meanwhile)
+    monkeypatch.setattr(module, "MIGRATIONS", (lambda db: (made.append(1), first(db))[1],))
+    Store(tmp_path).close()
+    assert made == []
+    assert version(path) == 1
+
+
 def test_a_later_versions_store_is_refused_with_the_way_back(tmp_path: Path) -> None:
     path = make(tmp_path, "store")
     Store(tmp_path).close()
