@@ -37,7 +37,7 @@ static struct attempt {
     int pipe, told; /* from the keeper, and from the supervisor; -1: closed */
     pid_t supervisor; /* 0: not forked; -1: waited for */
     char began[NM_JOB_WHY_BYTES];
-    bool is_begin_known, is_over;
+    bool is_begin_known, is_over, is_sheet_full;
     int code, asked; /* asked: the signal that came before the supervisor was forked; 0: none */
 } self = {.contact = -1, .sheet = -1, .pipe = -1, .told = -1, .signals = -1, .record = -1,
           .limit = -1};
@@ -219,19 +219,23 @@ static void say_next(void)
     const char *bytes;
     uint64_t at;
     const size_t size = nm_output_next(&self.output, &bytes, &at);
+    self.is_sheet_full = false;
     if (self.sheet < 0 || self.said != NOTHING)
         return;
     if (self.began[0] != 0 && !self.is_begin_known) {
         nm_build_named(&build, NM_VERB_RUNNING, &self.named);
         nm_build_text(&build, NM_KEY_text, self.began);
         say(BEGIN, &build);
-    } else if (size > 0 && pwrite(self.sheet, bytes, size, 0) == (ssize_t)size) {
+    } else if (size > 0) {
+        self.is_sheet_full = pwrite(self.sheet, bytes, size, 0) != (ssize_t)size;
+        if (self.is_sheet_full)
+            return;
         nm_build_named(&build, NM_VERB_OUTPUT, &self.named);
         nm_build_number(&build, NM_KEY_at, at);
         nm_build_number(&build, NM_KEY_size, size);
         self.said_until = at + size;
         say(OUTPUT, &build);
-    } else if (size == 0 && self.supervisor < 0 && self.pipe < 0) {
+    } else if (self.supervisor < 0 && self.pipe < 0) {
         if (!read_end(line)) {
             finish(NM_EXIT_UNRECORDED);
             return;
@@ -309,7 +313,7 @@ static int timeout(void)
 {
     const long long pause = self.next_ms - nm_monotonic_ms();
     if (self.contact >= 0)
-        return -1;
+        return self.is_sheet_full ? LAST_PAUSE_MS : -1; /* memory may be there later */
     return pause < 0 ? 0 : (int)pause;
 }
 
