@@ -8,6 +8,7 @@
  * The environment stays as it is. -I keeps the user's PYTHON variables and modules from the
  * interpreter, -S all site-packages and sitecustomize: nodemgr-python finds what it needs.
  */
+#include <errno.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -95,6 +96,11 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++)
         words[OWN_WORDS + i - 1] = argv[i];
     execv(interpreter, words);
-    fprintf(stderr, "nodemgr: %s cannot be executed: install nodemgr again\n", interpreter);
+    if (errno == E2BIG)
+        fputs("nodemgr: the command line and the variables together are too long for the kernel: "
+              "pass less of them\n", stderr);
+    else
+        fprintf(stderr, "nodemgr: %s cannot be executed (%s): install nodemgr again\n",
+                interpreter, strerror(errno));
     return NOT_FOUND;
 }

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
+import errno
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +56,45 @@ def test_a_first_line_that_names_none_is_one_line_on_stderr(tmp_path: Path, head
     assert done.stderr.startswith("nodemgr: ")
     assert done.stderr.count("\n") == 1
     assert "install nodemgr again" in done.stderr
+
+
+def test_words_that_leave_no_room_for_its_own_are_named_as_such(tmp_path: Path) -> None:
+    """The longest command line that the kernel takes, and the front adds some words."""
+    program = front(tmp_path, f"#!{sys.executable}\n".encode())
+    stack = resource.getrlimit(resource.RLIMIT_STACK)
+
+    def start(length: int) -> subprocess.CompletedProcess[str] | None:
+        try:
+            return subprocess.run(
+                [program, *["x" * 100_000] * 2, "x" * length],
+                env=ENVIRONMENT, capture_output=True, text=True, check=False,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (2**20, stack[1])),
+            )  # fmt: skip
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            return None
+
+    longest = bisect.bisect_left(range(100_000), True, key=lambda length: start(length) is None) - 1
+    done = start(longest)
+    assert done is not None
+    assert (done.returncode, done.stderr.count("\n")) == (127, 1)
+    assert "too long for the kernel" in done.stderr
+
+
+def test_a_directory_without_code_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (ROOT / "csrc" / "front" / "nodemgr-python").read_text()
+    scope: dict[str, Any] = {"__file__": "", "__name__": "behind"}
+    exec(source.removesuffix("main()\n"), scope)
+    (tmp_path / "first" / "wanted").mkdir(parents=True)
+    (tmp_path / "second" / "wanted").mkdir(parents=True)
+    (tmp_path / "second" / "wanted" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first")])
+    assert not scope["is_found"]("wanted")
+    sys.path.append(str(tmp_path / "second"))
+    assert scope["is_found"]("wanted")
 
 
 def test_a_path_file_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
