@@ -14,7 +14,7 @@ from client_plugin.messages.form import MessageLine
 from client_plugin.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import TaskClass
-from nodemgr.edge.kernel.processes import one_line
+from nodemgr.edge.kernel.processes import group_id, one_line, user_id
 from nodemgr.messages import orders as messages
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
 
@@ -214,13 +214,25 @@ def members(
 
 
 def named(before: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """The lists of `given` in place of its changes; `before` has the present `users`, `groups`."""
-    for kind in ("users", "groups"):
+    """The lists of `given` in place of its changes; `before` has the present `users`, `groups`.
+
+    Raises OperationError: a list has too many names, or a name to drop is unknown.
+    """
+    for kind, what, find in (("users", "user", user_id), ("groups", "group", group_id)):
         listed = given.get(kind, getattr(before, kind, ()))
         added, dropped = given.pop(f"add_{kind}", ()), given.pop(f"drop_{kind}", ())
-        if added or dropped:
-            found = dict.fromkeys((*listed, *added))
-            given[kind] = tuple(name for name in found if name not in dropped)
+        if not (added or dropped):
+            continue
+        found = tuple(dict.fromkeys((*listed, *added)))
+        numbers = {name: find(name) for name in dropped if name not in found}
+        if unknown := [name for name, number in numbers.items() if number is None]:
+            raise OperationError(messages.UNKNOWN_NAME(kind=what, name=unknown[0][:40]))
+        gone = set(numbers.values())  # the list may have a number for a name
+        given[kind] = tuple(
+            name for name in found if name not in dropped and not (gone and find(name) in gone)
+        )
+        if len(given[kind]) > MAX_NAMES:
+            raise OperationError(messages.MUST_BE_NAMES(limit=MAX_NAMES, kind=what))
     return given
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nodemgr.core.model.entities import Quota
 from nodemgr.edge.kernel.processes import group_id, user_id
-from nodemgr.edge.rpc.operation import OperationError, access, members, named
+from nodemgr.edge.rpc.operation import MAX_NAMES, OperationError, access, members, named
 
 
 def test_users_join_leave_and_are_replaced() -> None:
@@ -21,6 +21,25 @@ def test_users_join_leave_and_are_replaced() -> None:
     assert named(before, {"users": ("ann",)}) == {"users": ("ann",)}
     assert named(before, {"gpus": 2}) == {"gpus": 2}
     assert access(None, before) == {"gained": ["eve", "54321", "@ml"], "lost": []}
+
+
+def test_a_user_leaves_by_name_or_number() -> None:
+    before = Quota(1, users=("0", "nobody", "gone"), groups=("root",))
+    assert named(before, {"drop_users": ("root", "65534")}) == {"users": ("gone",)}
+    assert named(before, {"drop_users": ("gone",)}) == {"users": ("0", "nobody")}
+    assert named(before, {"drop_groups": ("0",)}) == {"groups": ()}
+    assert named(before, {"drop_users": ("daemon",)}) == {"users": ("0", "nobody", "gone")}
+    for kind, noun in (("users", "user"), ("groups", "group")):
+        with pytest.raises(OperationError, match=f"knows no {noun} 'no-such-name'"):
+            named(before, {f"drop_{kind}": ("no-such-name",)})
+
+
+def test_no_list_grows_beyond_what_one_order_may_name() -> None:
+    before = Quota(1, users=tuple(map(str, range(MAX_NAMES))))
+    with pytest.raises(OperationError, match=f"at most {MAX_NAMES} users"):
+        named(before, {"add_users": ("daemon",)})
+    whole = named(before, {"add_users": ("4000000",), "drop_users": ("0",)})["users"]
+    assert len(whole) == MAX_NAMES
 
 
 def test_a_user_without_an_entry_on_the_node_has_a_number() -> None:
