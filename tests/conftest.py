@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.client_c.compiled import OBJECTS
@@ -52,6 +53,10 @@ ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's
 ONE_PROCESS = {"training"}  # it imports PyTorch and TensorFlow: once, not in each worker
 
 
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # no test fails because the machine has other work
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare a run: shared object files, no slow tests, and the default handling of signals.
 
@@ -63,8 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
         objects = tempfile.TemporaryDirectory(prefix="nmo")
         os.chmod(objects.name, 0o755)  # programs of other users are compiled there, too
         os.environ[OBJECTS] = objects.name
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{objects.name}/inductor"  # else in /tmp for good
         config.add_cleanup(objects.cleanup)
+        own_temporary_files(Path(objects.name))
     if names_folders(config):
         config.option.markexpr = CHOSEN.get(config.option.markexpr, config.option.markexpr)
     for number, handler in (
@@ -74,6 +79,17 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
     os.environ.setdefault("NODEMGR_DISK_RESERVE_BYTES", str(2**20))  # thousands of stores are made
+
+
+def own_temporary_files(directory: Path) -> None:
+    """Make what a killed program or a framework leaves go with the run.
+
+    pytest's own files stay outside: they are kept for three runs, and their paths are long.
+    """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory / "t")
+    Path(tempfile.tempdir).mkdir()
+    Path(tempfile.tempdir).chmod(0o1777)
 
 
 @cache
@@ -92,6 +108,12 @@ def left(config: pytest.Config) -> list[str]:
     """The temporary files that this run left, or one beside it."""
     leftovers = config.stash.get(LEFTOVERS, None)
     return [] if leftovers is None else leftovers.found(but=os.environ[OBJECTS])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run that leaves files in a /tmp of its own fails."""
+    if left(session.config) and session.config.stash[LEFTOVERS].are_ours:
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

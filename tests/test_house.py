@@ -376,6 +376,9 @@ def test_a_mark_that_chooses_tests_stands_in_their_own_file(path: Path) -> None:
         and ast.unparse(node.func) in {"getattr", "applymarker", "item.add_marker", "add_marker"}
         and FILE_MARK.search(ast.unparse(node))
     ], f"{module_name(path)} sets the mark another way"
+    assert len(re.findall(r"^pytestmark = ", path.read_text(), re.MULTILINE)) == len(
+        [node for node in nodes(path) if ast.unparse(node).startswith("pytestmark = ")]
+    ), f"{module_name(path)}: a mark within a string marks nothing"
 
 
 @each(sources("tests"), module_name)

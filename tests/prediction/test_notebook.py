@@ -14,14 +14,14 @@ import pytest
 
 from tests.support.limits import WAIT_LIMIT_S
 
+pytestmark = pytest.mark.frameworks
+
 ROOT = Path(__file__).resolve().parents[2]
 
 NOTEBOOK = """
 import copy, json, sys
 sys.path.insert(0, sys.argv[1])
 import torch, torch.nn as nn, nodemgr_client
-
-pytestmark = pytest.mark.frameworks
 
 class Net(nn.Module):  # of the notebook itself: no other process could import it
     def __init__(self):
