@@ -59,7 +59,7 @@ def settle(draft: Draft, scheduling_pass: SchedulingPass) -> None:
     served = _lower_for_requests(draft, scheduling_pass.figures)
     taken = {*scheduling_pass.reserved, *scheduling_pass.held, *served.claimed}
     waiting = {*scheduling_pass.turns, *scheduling_pass.full, *scheduling_pass.passed}
-    _grow(draft, taken, waiting | served.blocked | draft.inadmissible_envs())
+    _grow(draft, taken, waiting | served.blocked | scheduling_pass.left_out)
 
 
 # -- what is lacking

@@ -23,7 +23,7 @@ def settle(draft: Draft, scheduling_pass: SchedulingPass, wall_ns: int) -> None:
     recalls.apply(draft, found)
     reserved = {*scheduling_pass.reserved, *scheduling_pass.held, *found.claimed, *found.reserved}
     waiting = {*scheduling_pass.turns, *scheduling_pass.full, *scheduling_pass.passed}
-    offers.give(draft, reserved, waiting | draft.inadmissible_envs(), wall_ns)
+    offers.give(draft, reserved, waiting | scheduling_pass.left_out, wall_ns)
 
 
 def _forget_leaving(draft: Draft) -> None:

@@ -45,6 +45,8 @@ def remove(draft: Draft, request: Request, process: ProcessKey) -> Request | Non
     if askers or request.resumes is not None:
         request = replace(request, askers=askers)
         draft.put_request(request)
+        if not askers:  # no pass brings its line up to date any more: a listing makes it anew
+            draft.reasons.drop(request.request_id)
         return request
     draft.drop_request(request)
     return None

@@ -40,6 +40,15 @@ NEEDS_COMPUTE_ON_OWN_GPU = Part(
     "needs {percent} % of the compute of GPUs that {env} holds, {free} % free: waits for the tasks"
     " there",
 )
+NEEDS_ROOM_OF_SUSPENDED = Part(
+    NODE,
+    "needs {need} on {gpus}, where {env}'s suspended tasks gave their room to others",
+)
+NEEDS_ROOM_OF_LEFT = Part(
+    QUOTA,
+    "needs {need} free on {gpus}, where processes of {env} that left their tasks still have memory",
+)
+NEEDS_RESERVED_COMPUTE = Part(NODE, "needs {percent} % of the compute of GPUs that {env} holds")
 NEEDS_COMPUTE = Part(
     NODE, "needs {gpus} with {percent} % of the compute free, at most {free} % free on any GPU"
 )
@@ -59,6 +68,9 @@ FEWER_WOULD_START = Part(NODE, "`--gpus {gpus}` would start now")
 MEMORY_WOULD_SHARE = Part(QUOTA, "`--memory SIZE` would share a GPU where SIZE is free")
 NEXT_KNOWN_END = Part(NODE, "next known end {clock}: {env}/{job}, time limit")
 RESUME_NEEDS_ROOM = Part(NODE, "{task} is suspended and needs {need} again on {gpus}, {free} free")
+RESUME_NEEDS_COMPUTE = Part(
+    NODE, "{task} is suspended and needs {percent} % of the compute of {gpus} again"
+)
 RESUME_NEEDS_GPU = Part(DRIVER, "{task} is suspended and waits for {gpus}, which the node has lost")
 RESUME_AFTER_SUSPENSION = Part(NODE, "{task} is resumed when its suspension has ended")
 RESUME_AT_ONCE = Part(NODE, "{task} is resumed at once")
@@ -128,8 +140,8 @@ RESERVED_FOR = Part(QUEUE, "{gpus} kept for {env}/{task}")
 GPU_LOST = Part(DRIVER, "{gpus} lost")
 GPU_DRAINED = Part(NODE, "{gpus} drained")
 FORMER_MEMORY = Part(DRIVER, "{gpus} not yet free of a former task's memory")
-USED_WITHOUT_LEASE = Part(NODE, "{gpus} is in use by programs without a lease")
-TOO_SMALL = Part(NODE, "{gpus} is too small or has no memory to spare")
+USED_WITHOUT_LEASE = Part(NODE, "{gpus} in use by programs without a lease")
+TOO_SMALL = Part(NODE, "{gpus} too small, or without memory to spare")
 MORE_HOLDERS = Part(NODE, "and {count} more")
 
 # -- refusals of requests and submissions --

@@ -33,7 +33,7 @@ def match(
     draft.scheduler_ran()
     set_aside.take_back(draft)
     leasing.raise_pending(draft)
-    scheduling_pass = SchedulingPass(figures)
+    scheduling_pass = SchedulingPass(figures, draft.inadmissible_envs())
     has_grown = False
     has_waiter = not draft.state.idle_since
     """Only the first request that waits for the node's GPUs takes them from idle tasks."""
@@ -135,7 +135,7 @@ def _serve(
         )
     scheduling_pass.known.clear()
     scheduling_pass.holders.clear()
-    if scheduling_pass.passed[request.env] > 0:
+    if scheduling_pass.passed[request.env] > 0 or request.env in scheduling_pass.left_out:
         draft.wake_scheduler()
 
 

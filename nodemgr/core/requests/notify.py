@@ -79,8 +79,6 @@ class WaitReasons:
             {draft.order(keeper) for keeper in scheduling_pass.reserved.values()}
         )
         """Service orders of the requests that keep GPUs."""
-        self._inadmissible = draft.inadmissible_envs()
-        """Envs that the scheduling pass left out."""
         self._reserved: dict[int, dict[Uuid, Request]] = {}
         """By n: the GPUs that the first n of them keep."""
         self._said: dict[tuple[object, ...], tuple[PlacementResult, str]] = {}
@@ -144,7 +142,8 @@ class WaitReasons:
             return messages.SET_ASIDE(why=draft.set_aside[request.request_id].why)
         if request.resumes is not None:
             assert judged.result is not None
-            return reasons.of_resume(draft, request, judged.result.rows)
+            assert judged.reserved is not None
+            return reasons.of_resume(draft, request, judged.result.rows, judged.reserved)
         match judged.cause:
             case WaitCause.PLACE_DOWN:
                 return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))
@@ -192,7 +191,7 @@ class WaitReasons:
         before = self._scheduling_pass.turns.get(env)
         if (
             before is None
-            and env in self._inadmissible
+            and env in self._scheduling_pass.left_out
             and (before := passes.first_of(self._draft, env)) is not None
         ):
             self._scheduling_pass.turns[env] = before

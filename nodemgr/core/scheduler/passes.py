@@ -52,7 +52,7 @@ planned; for others GPUs are held.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -120,6 +120,8 @@ class SchedulingPass:
 
     figures: Figures = field(default_factory=dict)
     """Bytes in use in each grant, as far as the step knows them."""
+    left_out: Set[str] = frozenset()
+    """The inadmissible envs that the walk leaves out, even if a resume changes one meanwhile."""
     reserved: dict[Uuid, Request] = field(default_factory=dict)
     """GPUs, and the request that keeps each."""
     turns: dict[str, Request] = field(default_factory=dict)
@@ -198,7 +200,7 @@ class SchedulingPass:
 
 def survey(draft: Draft) -> SchedulingPass:
     """A pass over the queue that serves nothing, after all possible requests are served."""
-    scheduling_pass = SchedulingPass()
+    scheduling_pass = SchedulingPass(left_out=draft.inadmissible_envs())
     walk = draft.walk()
     for request_id in walk:
         request = draft.requests[request_id]
@@ -496,9 +498,7 @@ def _plan(
             if env != request.env:
                 scheduling_pass.reservations.waits_for_itself(env)
         firsts = [
-            first
-            for env in draft.inadmissible_envs()
-            if (first := first_of(draft, env)) is not None
+            first for env in scheduling_pass.left_out if (first := first_of(draft, env)) is not None
         ]
         scheduling_pass.inadmissible_envs = sorted(
             [(draft.order(first), first.env) for first in firsts], reverse=True

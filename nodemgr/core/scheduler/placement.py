@@ -293,14 +293,14 @@ def result_of_resume(
         and row.tasks < limit
         and not row.reserved
         and (row.used or row.need_bytes <= row.remaining_bytes)
-        and _has_share(draft, task, row)
+        and has_share(draft, task, row)
         for row in rows
     )
     ask = Ask(len(rows), draft.envs[request.env].quota.gpus, None, limit)
     return PlacementResult(Choice((), tuple(rows), len(rows)) if fits else Shortage.NODE, ask, rows)
 
 
-def _has_share(draft: Draft, task: Task, row: Candidate) -> bool:
+def has_share(draft: Draft, task: Task, row: Candidate) -> bool:
     """Whether the task's share of compute is free again; best effort takes the rest.
 
     A latency-sensitive task takes it from best effort.

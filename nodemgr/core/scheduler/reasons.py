@@ -31,10 +31,10 @@ from nodemgr.core.model.entities import (
     Uuid,
     Violation,
 )
-from nodemgr.core.scheduler.allocator import Ask, Candidate, Shortage, qualifies
-from nodemgr.core.state import accounting
+from nodemgr.core.scheduler import placement
+from nodemgr.core.scheduler.allocator import Ask, Candidate, Shortage, has_compute, qualifies
+from nodemgr.core.state import accounting, compute
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.node_state import first
 
 SHOWN_HOLDERS = 3
 DAY_S = 86_400
@@ -57,6 +57,8 @@ def of_shortage(
     `fewer`: a number of GPUs that would; None where none is known.
     """
     instead: list[str] = [] if fewer is None else [messages.FEWER_WOULD_START(gpus=fewer)]
+    if request.compute_percent is not None:
+        rows = [_with_reserved_compute(draft, request, row) for row in rows]
     match shortage:
         case Shortage.QUOTA_MEMORY:
             left_bytes = max(0, ask.quota_remaining_bytes or 0)
@@ -68,15 +70,20 @@ def of_shortage(
                 [short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))]
             )
         case Shortage.LEDGER:
-            asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
-            short = messages.NEEDS_ROOM_ON_OWN_GPU(need=asked, env=request.env)
-            return "; ".join([short, *instead])
+            short, barred = _short_of_own_memory(draft, request, rows)
+            return "; ".join([short, *instead, *_holders(draft, barred, reserved)])
         case Shortage.COMPUTE:
-            most = max((row.free_percent for row in rows if row.used), default=0)
-            short = messages.NEEDS_COMPUTE_ON_OWN_GPU(
-                percent=ask.percent, env=request.env, free=most
+            own = [row for row in rows if row.used]
+            barred = {row.uuid for row in own if row.reserved and has_compute(row, ask)}
+            most = max((row.free_percent for row in own if not row.reserved), default=0)
+            short = (
+                messages.NEEDS_RESERVED_COMPUTE(percent=ask.percent, env=request.env)
+                if barred
+                else messages.NEEDS_COMPUTE_ON_OWN_GPU(
+                    percent=ask.percent, env=request.env, free=most
+                )
             )
-            return "; ".join([short, *instead])
+            return "; ".join([short, *instead, *_holders(draft, barred, reserved)])
         case Shortage.OWN_GPUS:
             short = _short_of_own_gpus(draft, request, ask, rows)
             if request.memory_bytes is None and ask.reuse_below == 1 < ask.max_tasks_per_gpu:
@@ -103,9 +110,45 @@ def of_shortage(
                 short,
                 *instead,
                 *_next_known_end(draft, in_the_way),
-                *_holders(draft, passed, spared),
+                *_holders(draft, {uuid for uuid in draft.gpus if uuid not in passed}, spared),
             ]
             return "; ".join(said)
+
+
+def _with_reserved_compute(draft: Draft, request: Request, row: Candidate) -> Candidate:
+    """The row with the compute that an earlier request keeps from this one."""
+    if not row.reserved:
+        return row
+    return row._replace(free_percent=compute.free_percent(draft, row.uuid, plain=False))
+
+
+def _short_of_own_memory(
+    draft: Draft, request: Request, rows: Sequence[Candidate]
+) -> tuple[MessageLine, set[Uuid]]:
+    """The beginning of the line, and the GPUs where others have the room of suspended tasks."""
+    asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
+    lacking = [row for row in rows if not row.has_free]
+    parked = {
+        row.uuid: row.number for row in lacking if row.used and _has_no_room(draft, request, row)
+    }
+    if parked:
+        where = numbered(sorted(parked.values()))
+        short = messages.NEEDS_ROOM_OF_SUSPENDED(need=asked, env=request.env, gpus=where)
+        return short, set(parked)
+    if any(row.used for row in lacking):
+        return messages.NEEDS_ROOM_ON_OWN_GPU(need=asked, env=request.env), set()
+    where = numbered(sorted(row.number for row in lacking))
+    return messages.NEEDS_ROOM_OF_LEFT(need=asked, env=request.env, gpus=where), set()
+
+
+def _has_no_room(draft: Draft, request: Request, row: Candidate) -> bool:
+    """Whether its env's tasks on the GPU are suspended, and have no room to come back."""
+    grant = draft.grants.get((request.env, row.uuid))
+    return (
+        grant is not None
+        and accounting.is_parked(grant)
+        and (row.reserved or accounting.return_bytes(draft, grant) > row.remaining_bytes)
+    )
 
 
 def _short_of_own_gpus(
@@ -147,7 +190,9 @@ def _short_of_gpus(request: Request, ask: Ask, rows: Sequence[Candidate], free: 
     return messages.NEEDS_COMPUTE(gpus=gpus(request.gpus), percent=ask.percent, free=most)
 
 
-def of_resume(draft: Draft, request: Request, rows: Sequence[Candidate]) -> str:
+def of_resume(
+    draft: Draft, request: Request, rows: Sequence[Candidate], reserved: Mapping[Uuid, Request]
+) -> str:
     """The line of a suspended task that waits for its memory on its GPUs."""
     assert request.resumes is not None
     task = draft.tasks[request.resumes]
@@ -157,20 +202,30 @@ def of_resume(draft: Draft, request: Request, rows: Sequence[Candidate]) -> str:
     lost = [row.number for row in rows if not draft.gpus[row.uuid].healthy]
     if lost:
         return messages.RESUME_NEEDS_GPU(task=task.task_id, gpus=numbered(lost))
-    short = [
+    roomless = [
         row
         for row in rows
         if row.tasks >= limit
-        or (not row.used and (row.reserved or row.need_bytes > row.remaining_bytes))
+        or row.reserved
+        or (not row.used and row.need_bytes > row.remaining_bytes)
     ]
+    short = roomless or [row for row in rows if not placement.has_share(draft, task, row)]
     if not short:
         return messages.RESUME_AT_ONCE(task=task.task_id)
-    return messages.RESUME_NEEDS_ROOM(
-        task=task.task_id,
-        gpus=numbered(row.number for row in short),
-        need=gib(max(row.need_bytes for row in short)),
-        free=gib(max(0, min(row.remaining_bytes for row in short))),
+    names = numbered(row.number for row in short)
+    needs = (
+        messages.RESUME_NEEDS_ROOM(
+            task=task.task_id,
+            gpus=names,
+            need=gib(max(row.need_bytes for row in short)),
+            free=gib(max(0, min(row.remaining_bytes for row in short))),
+        )
+        if roomless
+        else messages.RESUME_NEEDS_COMPUTE(
+            task=task.task_id, gpus=names, percent=task.granted_percent or WHOLE_PERCENT
+        )
     )
+    return "; ".join([needs, *_holders(draft, {row.uuid for row in short}, reserved)])
 
 
 def behind(request: Request, before: Request) -> str:
@@ -411,11 +466,11 @@ def audit_note(draft: Draft, row: Violation) -> str:
     return messages.AUDIT_FINDING(finding=violation(draft.gpus[row.uuid], row))
 
 
-def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Request]) -> list[str]:
+def _holders(draft: Draft, barred: Container[Uuid], spared: Mapping[Uuid, Request]) -> list[str]:
     """The holders of the GPUs that the request cannot have, each once, with its GPUs."""
     held: dict[str, tuple[Gpu, list[int]]] = {}
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
-        if gpu.uuid not in passed:
+        if gpu.uuid in barred:
             same = _holder(draft, gpu, spared.get(gpu.uuid), "")
             held.setdefault(same, (gpu, []))[1].append(gpu.index)
     lines: list[str] = [
@@ -456,9 +511,9 @@ def _holder(draft: Draft, gpu: Gpu, before: Request | None, names: str) -> str:
         return messages.GPU_LOST(gpus=names)
     if gpu.drained:
         return messages.GPU_DRAINED(gpus=names)
-    task_id = first(draft.gpu_tasks.members(gpu.uuid))
-    if task_id is not None:
-        task = draft.tasks[task_id]
+    there = [draft.tasks[task_id] for task_id in draft.gpu_tasks.members(gpu.uuid)]
+    task = next((task for task in there if task.suspension is not Suspension.SUSPENDED), None)
+    if task is not None:
         name, since = task.job_id or task.task_id, clock(task.since_wall_ns)
         if task.state is TaskState.STALLED:
             return messages.SILENT_ON(env=task.env, task=name, gpus=names, clock=since)

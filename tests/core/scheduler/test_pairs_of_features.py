@@ -6,6 +6,7 @@ Each test is a story that no test of one feature tells.
 from __future__ import annotations
 
 from nodemgr.core.model.entities import Suspension, TaskClass
+from nodemgr.core.requests import notify
 from tests.core.world import Node
 
 LATENCY, BEST = TaskClass.LATENCY_SENSITIVE, TaskClass.BEST_EFFORT
@@ -100,3 +101,63 @@ def test_a_resume_on_a_lost_gpu_keeps_no_other_gpu() -> None:
     node.resumes("t1")
     node.asks("b", 2, 1)
     assert node.gpus_of(2) == [0]
+
+
+def test_a_request_with_a_share_names_the_entry_that_its_gpus_are_kept_for() -> None:
+    node = Node(2)
+    for env in ("a", "b", "c"):
+        node.quota(env, 2, task_class=LATENCY)
+    node.asks("b", 1, 1, percent=100)
+    node.asks("a", 2, 2, percent=100)
+    node.asks("c", 3, 1, percent=50)
+    told = node.told(3)
+    assert told is not None
+    assert told.reason.endswith(
+        "needs 1 GPU, 0 free; b/t1 holds GPU 0 since 22:13 UTC; GPU 1 kept for a/r2"
+    )
+
+
+def test_a_task_beside_suspended_ones_names_the_environment_that_has_their_room() -> None:
+    node = Node(1)
+    for env in ("a", "b"):
+        node.quota(env, 1)
+    node.asks("a", 1, 1)
+    node.is_suspended("t1")
+    node.asks("b", 2, 1)
+    assert node.gpus_of(2) == [0]
+    node.asks("a", 3, 1)
+    told = node.told(3)
+    assert told is not None
+    assert told.reason.endswith(
+        "needs its share on GPU 0, where a's suspended tasks gave their room to others;"
+        " b/t2 holds GPU 0 since 22:13 UTC"
+    )
+
+
+def test_a_resume_names_the_task_that_has_its_room_or_its_compute() -> None:
+    node = Node(1)
+    for env in ("a", "b"):
+        node.quota(env, 1, 40, task_class=LATENCY)
+    node.asks("a", 1, 1, percent=60)
+    node.is_suspended("t1")
+    node.asks("b", 2, 1, percent=60)
+    node.resumes("t1")
+    ((_, _, line),) = notify.listing(node.state)
+    assert line.endswith(
+        "t1 is suspended and needs 60 % of the compute of GPU 0 again;"
+        " b/t2 holds GPU 0 since 22:13 UTC"
+    )
+
+
+def test_the_line_of_a_resume_without_askers_is_made_anew() -> None:
+    node = Node(1)
+    for env in ("a", "b"):
+        node.quota(env, 1)
+    node.asks("a", 1, 1)
+    node.is_suspended("t1")
+    node.asks("b", 2, 1)
+    node.asks("a", 3, 1, token="token1")
+    node.dies(3)
+    node.dies(2)
+    node.asks("b", 4, 1)
+    assert all("b/t2" not in line for _, _, line in notify.listing(node.state))

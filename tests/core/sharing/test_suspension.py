@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-
 import pytest
 
 from nodemgr.core.model.effects import (
@@ -20,10 +17,7 @@ from nodemgr.core.model.events import Seen
 from nodemgr.core.requests.notify import Standings
 from nodemgr.core.scheduler import own_tasks
 from nodemgr.core.state import accounting
-from tests.core.twin import TwinNode
-from tests.core.walks import Rule, walk
 from tests.core.world import GIB, MS, Node, gpu, key
-from tests.support.examples import examples
 
 HOUR_MS = 3_600_000
 NONE, SUSPENDING = Suspension.NONE, Suspension.SUSPENDING
@@ -542,89 +536,3 @@ def test_the_known_end_of_a_suspended_job_moves(node: Node) -> None:
     told = node.told(3)
     assert told
     assert "next known end 00:13 UTC: alice/" in told.reason
-
-
-class Walk:
-    """Several envs on two GPUs; the suspension process answers at any later time."""
-
-    def __init__(self) -> None:
-        self.node = TwinNode(2, max_tasks_per_gpu=3)
-        for env, gpus, gib in (("alice", 1, 50), ("bob", 2, 80), ("carol", 1, None)):
-            self.node.quota(env, gpus, gib)
-        self.pids = 0
-
-    def members(self) -> list[int]:
-        state = self.node.state
-        return sorted(row.pid for row in state.processes.values() if row.pid is not None)
-
-    def tasks(self, *states: Suspension) -> list[str]:
-        rows = self.node.state.tasks.values()
-        return sorted(row.task_id for row in rows if row.suspension in states)
-
-    def ask(self, dice: random.Random) -> None:
-        self.pids += 1
-        tokens = [row.token for row in self.node.state.tasks.values()]
-        joins = dice.random() < 0.3 and tokens
-        env = dice.choice(("alice", "bob", "carol"))
-        token = dice.choice(tokens) if joins else f"token{self.pids}"
-        self.node.asks(
-            env, self.pids, dice.choice((None, 1, 2)), token=token,
-            wait_ms=dice.choice((None, None, 0)), udp=dice.random() < 0.1,
-        )  # fmt: skip
-
-    def die(self, dice: random.Random) -> None:
-        self.node.dies(dice.choice(self.members()))
-
-    def lose_or_restore(self, dice: random.Random) -> None:
-        self.node.gpus_are([gpu(0)] if dice.random() < 0.4 else [gpu(0), gpu(1)])
-
-    def set_quota(self, dice: random.Random) -> None:
-        self.node.quota(
-            dice.choice(("alice", "bob")), dice.randint(1, 2), dice.choice((None, 30, 60, 90))
-        )
-
-
-def of(does: Callable[[Node, str], object], *states: Suspension) -> Rule[Walk]:
-    """An event on a task in one of these states."""
-    return (
-        8,
-        lambda core, dice: does(core.node, dice.choice(core.tasks(*states))),
-        lambda core: bool(core.tasks(*states)),
-    )
-
-
-RULES: tuple[Rule[Walk], ...] = (
-    (16, Walk.ask, lambda core: True),
-    (6, Walk.die, lambda core: bool(core.members())),
-    (4, Walk.set_quota, lambda core: True),
-    (2, Walk.lose_or_restore, lambda core: True),
-    (2, lambda core, dice: core.node.restart(), lambda core: True),
-    (4, lambda core, dice: core.node.passes(dice.choice((500, 3_000))), lambda core: True),
-    of(Node.suspends, *Suspension),
-    of(Node.resumes, *Suspension),
-    of(Node.is_out, SUSPENDING),
-    of(Node.is_back, RESUMING),
-    of(lambda node, task: node.resume_fails(task, is_out=False), RESUMING),
-    of(Node.resume_fails, RESUMING),
-    of(Node.suspension_fails, SUSPENDING),
-    of(Node.admin_releases, SUSPENDING, SUSPENDED, RESUMING),
-)
-
-
-def grants_fit(core: Walk) -> None:
-    """While anything is suspended: what may be on a GPU is within its memory."""
-    for uuid, row in core.node.state.gpus.items():
-        grants = [grant for grant in core.node.state.grants.values() if grant.uuid == uuid]
-        assert sum(map(accounting.on_gpu, grants)) <= row.memory_total_bytes
-
-
-@pytest.mark.parametrize("seed", range(examples(12)))
-def test_no_walk_breaks_a_promise(seed: int) -> None:
-    walk(Walk(), RULES, grants_fit, seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(1_000, 1_000 + examples(100)))
-def test_no_long_walk_breaks_a_promise(seed: int) -> None:
-    """The test above has twelve of these walks."""
-    walk(Walk(), RULES, grants_fit, seed)

@@ -1,0 +1,187 @@
+"""Long walks in which every event of the core meets every other: what always holds.
+
+Node.happens asserts after each step that the promises hold, that no decision raised and set its
+entry aside, that a restart finds the same state, and that the twin that restarted decides the same.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from typing import get_args
+
+import pytest
+
+from nodemgr.core.manager import RULES as CORE_RULES
+from nodemgr.core.model import events
+from nodemgr.core.model.entities import Request, Suspension, TaskClass
+from nodemgr.core.requests import notify
+from nodemgr.core.scheduler import passes, placement, preemption
+from nodemgr.core.scheduler.allocator import Choice, Shortage
+from nodemgr.core.sharing import preemption as made_to_go
+from nodemgr.core.state import accounting, compute
+from nodemgr.core.state.draft import Draft
+from tests.core.every_event import RULES, Everything
+from tests.support.examples import examples
+
+STEPS = 120
+HINDRANCES = (
+    r" kept for ", r" comes first", r" holds GPU", r" lost", r"drained", r" too small",
+    r" not yet free of", r" in use by programs", r"waits for ", r" no job can be started",
+    r" is disconnected", r" is resumed when its suspension has ended",
+    r" gave their room to others", r" left their tasks still", r" waits until ",
+)  # fmt: skip
+"""What a line can name: an entry, a task, GPUs, an environment, a place, a limit."""
+ROUNDS = 60
+
+
+def test_the_machine_has_a_rule_for_each_event_of_the_core() -> None:
+    known = set(get_args(events.Event))
+    assert known == set(CORE_RULES)
+    assert {rule.event for rule in RULES} == known
+
+
+def walk(seed: int) -> Everything:
+    dice = random.Random(seed)
+    walked = Everything(dice)
+    for _ in range(STEPS):
+        possible = [rule for rule in RULES if rule.can(walked)]
+        (rule,) = dice.choices(possible, [each.weight for each in possible])
+        walked.node.kinds = set()
+        rule.does(walked)
+        assert rule.event in walked.node.kinds, rule
+        walked.node.passes(0, silent=walked.silent)
+        check(walked)
+    return walked
+
+
+def check(walked: Everything) -> None:
+    state = walked.node.state
+    draft = Draft(state)
+    draft.now_ns = walked.node.now_ns
+    first_waits_rightly(draft)
+    best_effort_cannot_grow(draft)
+    for request, _, line in notify.listing(state):
+        said = Line(draft, request, line)
+        said.is_true()
+        assert said.names_a_hindrance(), f"{request}: {line}"
+        assert said.entries or not has_free_gpus(draft, request), f"{request}: {line}"
+
+
+def first_waits_rightly(draft: Draft) -> None:
+    """It could not be served, and best effort that could go out of its way is going."""
+    waiting = (request for request, _ in draft.state.waiting())
+    request = next((each for each in waiting if passes.takes_part(draft, each)), None)
+    if request is None or passes.away(draft, request):  # one that is away keeps its GPUs
+        return
+    result = placement.judge(draft, request, {}, {})
+    assert not isinstance(result.answer, Choice), f"{request} could be served"
+    if request.task_class is TaskClass.LATENCY_SENSITIVE and result.answer is Shortage.NODE:
+        left = preemption.victims(
+            draft, result.ask, result.rows, lambda task: made_to_go.can_go(draft, task)
+        )
+        assert left == [], f"{request} waits behind best effort that could go"
+
+
+def best_effort_cannot_grow(draft: Draft) -> None:
+    """Unless a request of an earlier class waits for its GPU."""
+    earlier = [
+        row
+        for row in draft.state.requests.values()
+        if row.task_class is not TaskClass.BEST_EFFORT and row.gpus
+    ]
+    for task in [draft.state.tasks[task_id] for task_id in draft.state.shrunk]:
+        free = min(compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus)
+        assert free == 0 or earlier or not compute.computes(task), f"{task} could grow"
+
+
+def has_free_gpus(draft: Draft, request: Request) -> bool:
+    """Whether so many GPUs are free and usable, within the quota of its environment."""
+    if request.resumes or not request.gpus or not passes.takes_part(draft, request):
+        return False
+    quota, room_bytes = draft.envs[request.env].quota, accounting.quota_room(draft, request.env)
+    free = [
+        accounting.full_grant(quota, gpu)
+        for gpu in draft.gpus.values()
+        if gpu.usable
+        and not draft.gpu_tasks.members(gpu.uuid)
+        and not draft.charged.get(gpu.uuid)
+        and not draft.unbooked.get(gpu.uuid)
+        and (request.memory_bytes or 0) <= accounting.full_grant(quota, gpu)
+    ]
+    left = quota.gpus - len(accounting.used_gpus(draft, request.env))
+    least_bytes = sum(sorted(free)[: request.gpus])
+    within = room_bytes is None or least_bytes <= room_bytes
+    return within and request.gpus <= min(left, len(free)) and not passes.away(draft, request)
+
+
+class Line:
+    """The line of a waiting entry, beside the state that it was made of."""
+
+    def __init__(self, draft: Draft, request: Request, line: str) -> None:
+        self.draft, self.request, self.line = draft, request, line
+        self.entries = [self._entry(name) for name in self._named()]
+
+    def _named(self) -> Iterator[str]:
+        """The entries that it names as those that come first."""
+        yield from re.findall(r" kept for \w+/([rj][\d.]+)", self.line)
+        yield from re.findall(r"([rj][\d.]+) of its own environment comes first", self.line)
+
+    def _entry(self, name: str) -> Request:
+        """It waits, takes part in passes, and comes before this one."""
+        (found,) = [
+            row for row in self.draft.requests.values() if name in (row.request_id, row.job_id)
+        ]
+        assert self.draft.order(found) < self.draft.order(self.request), self.line
+        assert passes.takes_part(self.draft, found), self.line
+        return found
+
+    def names_a_hindrance(self) -> bool:
+        """At rest nothing has its turn at once, and no entry waits for nothing."""
+        return any(re.search(words, self.line) for words in HINDRANCES)
+
+    def is_true(self) -> None:
+        for env, name, gpus in re.findall(r"(\w+)/(\S+) holds (GPUs? [\d, and]+) since", self.line):
+            (task,) = [
+                row for row in self.draft.tasks.values() if name in (row.task_id, row.job_id)
+            ]
+            assert task.env == env, self.line
+            assert set(task.gpus) >= set(uuids(gpus)), self.line
+            assert task.suspension is not Suspension.SUSPENDED, self.line
+        for gpus in re.findall(r"(GPUs? [\d, and]+) too small", self.line):
+            for uuid in uuids(gpus):
+                assert self._is_too_small(uuid), f"{self.request}: {self.line}"
+        if "waits for its own tasks to free memory" in self.line:
+            assert self._may_free_memory(), self.line
+
+    def _may_free_memory(self) -> bool:
+        """Whether a task of its environment has memory, or would have room to come back."""
+        grants = [row for row in self.draft.grants.values() if row.env == self.request.env]
+        return any(
+            not accounting.is_parked(grant)
+            or accounting.return_bytes(self.draft, grant)
+            <= accounting.gpu_room(self.draft, self.draft.gpus[grant.uuid])
+            for grant in grants
+        )
+
+    def _is_too_small(self, uuid: str) -> bool:
+        """An idle GPU of which the request can have no grant."""
+        gpu, quota = self.draft.gpus[uuid], self.draft.envs[self.request.env].quota
+        need_bytes = max(accounting.full_grant(quota, gpu), self.request.memory_bytes or 0)
+        return need_bytes > accounting.gpu_room(self.draft, gpu)
+
+
+def uuids(gpus: str) -> list[str]:
+    return [f"GPU-{index}" for index in re.findall(r"\d+", gpus)]
+
+
+@pytest.mark.parametrize("seed", range(examples(25)))
+def test_a_walk(seed: int) -> None:
+    """At its end all hindrances go: each entry is served, each task taken is given back."""
+    walked = walk(seed)
+    walked.clear()
+    for _ in range(ROUNDS):
+        walked.finish()
+    assert not walked.node.state.requests
+    assert not walked.tasks(Suspension.SUSPENDING, Suspension.SUSPENDED)
