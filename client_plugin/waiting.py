@@ -1,6 +1,7 @@
 """The line that reports the progress of a wait.
 
-It is rewritten in place where that is possible, else printed at a change, at most once a minute.
+It is rewritten in place where that is possible, else printed at a change, at most once a minute: in
+a log, in the background of a shell, and above the clock where a terminal is too narrow for it.
 
 Knows: terminals, IPython's display, the clock. Must not know: the reason of the wait. A process
 draws one line for all its threads; of a task's ranks on this host the first one draws it.
@@ -18,6 +19,7 @@ from . import faults
 PREFIX = "nodemgr: "
 LOG_PERIOD_S = 60
 """Where stderr is no terminal: between two lines of one wait at least (csrc/client/waiting.c)."""
+ERASE = "\r\x1b[K"
 _drawer: dict[
     str, Wait
     # "drawer" -> the wait that draws. setdefault() is atomic, and an exception could leave a lock
@@ -73,13 +75,16 @@ class Plain:
         self._printed_ns: int | None = None
 
     def draw(self, text: str, elapsed: str) -> None:
+        self._print_if_due(text, "")
+
+    def _print_if_due(self, text: str, before: str) -> None:
         now_ns = time.monotonic_ns()
         period_ns = LOG_PERIOD_S * 1_000_000_000
         if text != self._text and (
             self._printed_ns is None or now_ns - self._printed_ns >= period_ns
         ):
             self._text, self._printed_ns = text, now_ns
-            faults.write(f"{PREFIX}{text}\n")
+            faults.write(f"{before}{PREFIX}{text}\n")
 
     def finish(self, text: str) -> None:
         if text:
@@ -87,15 +92,27 @@ class Plain:
 
 
 class Terminal(Plain):
-    """One line, rewritten in place; of a text too long for it the end is cut, never the clock."""
+    """One line, rewritten in place; of a text too long for it the end is cut, never the clock.
+
+    Such a text is printed whole above it, as in a log. In the background of a shell all of it is a
+    log: the prompt stands where the line would be.
+    """
 
     def draw(self, text: str, elapsed: str) -> None:
+        if not in_foreground():
+            super().draw(text, elapsed)
+            return
         room = max(columns() - len(f"{PREFIX} ({elapsed})") - 1, 0)
+        if len(text) > room:
+            self._print_if_due(text, ERASE)
+            text = "waiting" if text == self._text else text
         shown = text if len(text) <= room else text[: max(room - 1, 0)] + "…"[:room]
         faults.write(f"\r{PREFIX}{shown} ({elapsed})\x1b[K")
 
     def finish(self, text: str) -> None:
-        faults.write("\r\x1b[K" + (f"{PREFIX}{text}\n" if text else ""))
+        if in_foreground():
+            faults.write(ERASE)
+        super().finish(text)
 
 
 class Notebook(Plain):
@@ -148,6 +165,14 @@ def choose() -> Plain:
     except (AttributeError, ValueError):
         terminal = False
     return Terminal() if terminal else Plain()
+
+
+def in_foreground() -> bool:
+    """False where a shell reads the terminal of stderr meanwhile; True where that is not known."""
+    try:
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    except (AttributeError, OSError, ValueError):
+        return True
 
 
 def columns() -> int:

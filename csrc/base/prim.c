@@ -602,18 +602,28 @@ void nm_say(const char *format, ...)
 bool nm_say_terminal(void)
 {
     struct winsize ignored;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &ignored) == 0;
+    pid_t foreground;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &ignored) == 0 &&
+           (ioctl(STDERR_FILENO, TIOCGPGRP, &foreground) < 0 || foreground == getpgrp());
+}
+
+static size_t columns_of_stderr(void)
+{
+    struct winsize window = {0};
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col
+                                                                               : COLUMNS_DEFAULT;
+}
+
+bool nm_say_fits(const char *text, const char *tail)
+{
+    return strlen(prefix) + strlen(text) + strlen(tail) < columns_of_stderr();
 }
 
 void nm_say_over(const char *text, const char *tail)
 {
     static const char erase[] = "\r\033[K";
-    struct winsize window = {0};
     char line[512];
-    size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0
-                         ? window.ws_col
-                         : COLUMNS_DEFAULT;
-    size_t length = nm_copy(line, sizeof line, erase),
+    size_t columns = columns_of_stderr(), length = nm_copy(line, sizeof line, erase),
            end = columns + length < sizeof line ? columns + length : sizeof line;
     if (*text != '\0') { /* a line that wraps could not be written over */
         length += nm_copy(line + length, sizeof line - length, prefix);

@@ -137,6 +137,7 @@ void nm_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* On a terminal: one line that the next call overwrites; "" ends it. Of a text too long for it
    the end is cut, never the tail (ASCII). */
 void nm_say_over(const char *text, const char *tail);
-bool nm_say_terminal(void);          /* is stderr a terminal? */
+bool nm_say_fits(const char *text, const char *tail); /* does it cut nothing? */
+bool nm_say_terminal(void); /* is stderr a terminal, and no shell reads it meanwhile? */
 
 #endif

@@ -23,27 +23,31 @@ static struct elapsed elapsed_since(uint64_t since_ns)
     return elapsed;
 }
 
+/* As client_plugin/waiting.py does: where a terminal is too narrow, the line stands above the clock. */
 static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t *shown_ns,
                          uint64_t since_ns)
 {
     char clock[40];
-    if (nm_say_terminal()) {
-        snprintf(clock, sizeof clock, " (%s)", elapsed_since(since_ns).text);
-        nm_say_over(line, clock);
-    } else if (strcmp(line, shown) != 0 &&
-               (shown[0] == '\0' || nm_now_ns() - *shown_ns >= LOG_PERIOD_NS)) {
+    snprintf(clock, sizeof clock, " (%s)", elapsed_since(since_ns).text);
+    bool over = nm_say_terminal(), whole = over && nm_say_fits(line, clock);
+    bool due = whole || (strcmp(line, shown) != 0 &&
+                         (*shown_ns == 0 || nm_now_ns() - *shown_ns >= LOG_PERIOD_NS));
+    if (due && !whole) {
+        if (over)
+            nm_say_over("", "");
         nm_say("%s", line);
         *shown_ns = nm_now_ns();
-    } else {
-        return;
     }
-    nm_copy(shown, NM_LINE_BYTES, line);
+    if (due)
+        nm_copy(shown, NM_LINE_BYTES, line);
+    if (over)
+        nm_say_over(whole || strcmp(line, shown) != 0 ? line : "waiting", clock);
 }
 
 int nm_client_acquire_blocking(bool (*interrupted)(void))
 {
     char line[NM_LINE_BYTES], shown[NM_LINE_BYTES] = "";
-    uint64_t since_ns = nm_now_ns(), shown_ns = 0;
+    uint64_t since_ns = nm_now_ns(), shown_ns = 0; /* 0: no line yet */
     int state = nodemgr_begin(-1, -1, -1, NULL);
     for (;;) {
         state = nodemgr_poll(POLL_MS, line, sizeof line);

@@ -11,6 +11,7 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from tests.client_c.manager import (
     UdpManager,
     grant_fields,
 )
+from tests.conftest import ROOT
 from tests.support.limits import WAIT_LIMIT_S
 
 OK, OVER, FENCED, STALLED = range(4)
@@ -49,12 +51,13 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 class Guest:
     def __init__(
-        self, program: Path, env: Env, stderr: int = subprocess.PIPE, **variables: str
-    ) -> None:
+        self, program: Path, env: Env, stderr: int = subprocess.PIPE, before: tuple[str, ...] = (),
+        **variables: str,
+    ) -> None:  # fmt: skip
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FORGET)}
         self.process = subprocess.Popen(
-            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
-            bufsize=1,
+            [*before, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+            text=True, bufsize=1,
             env={**clean, **ENVIRONMENT, "NODEMGR_ENV_DIR": str(env.directory), **variables},
         )  # fmt: skip
 
@@ -434,27 +437,61 @@ def test_the_line_on_a_pipe_comes_at_each_change(manager: Manager, start: Start)
     assert guest.finish() == (0, "nodemgr: waited 5 s\n")
 
 
-def test_the_line_on_a_terminal_is_written_over(manager: Manager, start: Start) -> None:
-    master, slave = pty.openpty()
-    guest = start(stderr=slave)
+def on_terminal(
+    manager: Manager, start: Start, texts: tuple[str, ...], before: tuple[str, ...] = ()
+) -> bytes:
+    """What a wait with these reasons writes there."""
+    leader, follower = pty.openpty()
+    guest = start(stderr=follower, before=before)
     guest.start("acquire")
     client = manager.accept()
     request = client.expect("ACQUIRE")
-    client.send("WAIT", rid=request.number("rid"), position=2, reason="x" * 300)
-    written = os.read(master, 4096)
+    written = b""
+    for text in texts:
+        client.send("WAIT", rid=request.number("rid"), position=2, reason=text)
+        while text[:20].encode() not in written:
+            written += os.read(leader, 4096)
     client.grant(request, Books())
     assert guest.answer() == [str(HELD)]
-    while not written.endswith(b"\n"):
-        written += os.read(master, 4096)
-    before, *drawn, last = written.split(b"\r\x1b[K")
+    while b"granted" not in written or not written.endswith(b"\n"):
+        written += os.read(leader, 4096)
+    os.close(follower)
+    os.close(leader)
+    return written
+
+
+def test_the_line_on_a_terminal_is_written_over(manager: Manager, start: Start) -> None:
+    before, *drawn, last = on_terminal(manager, start, ("place 2",)).split(b"\r\x1b[K")
     assert before == b""
     assert drawn
-    assert all(
-        re.fullmatch(rb"nodemgr: x+ \(\d:\d\d:\d\d\)", line) and len(line) == 79 for line in drawn
-    ), "cut, but for its clock"
+    assert all(re.fullmatch(rb"nodemgr: place 2 \(\d:\d\d:\d\d\)", line) for line in drawn)
     assert re.fullmatch(rb"nodemgr: 1 GPU granted after \d:\d\d:\d\d\r\n", last)
-    os.close(slave)
-    os.close(master)
+
+
+def test_a_line_that_a_terminal_would_cut_stands_whole_above_its_clock(
+    manager: Manager, start: Start
+) -> None:
+    texts = ("x" * 300, "y" * 300)
+    *drawn, last = on_terminal(manager, start, texts).split(b"\r\x1b[K")
+    whole = [line for line in drawn if line.endswith(b"\r\n")]
+    assert whole == [b"nodemgr: " + b"x" * 300 + b"\r\n"]
+    clocks = [line for line in drawn if line and line not in whole]
+    assert clocks
+    for line in clocks:
+        waits = re.fullmatch(rb"nodemgr: waiting \(\d:\d\d:\d\d\)", line)
+        cut = re.fullmatch(rb"nodemgr: y+ \(\d:\d\d:\d\d\)", line)
+        assert waits or (cut and len(line) == 79), "cut, but for its clock"
+    assert re.fullmatch(rb"nodemgr: 1 GPU granted after \d:\d\d:\d\d\r\n", last)
+
+
+def test_in_the_background_of_a_shell_the_prompt_is_not_written_over(
+    manager: Manager, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    before = (sys.executable, "-m", "tests.support.background")
+    first, last = on_terminal(manager, start, ("place 2",), before).splitlines()
+    assert first == b"nodemgr: place 2"
+    assert re.fullmatch(rb"nodemgr: 1 GPU granted after \d:\d\d:\d\d", last)
 
 
 def test_a_signal_does_not_end_the_wait(manager: Manager, start: Start) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 import threading
 import types
@@ -11,6 +12,8 @@ import types
 import pytest
 
 from client_plugin import faults, waiting
+from tests.conftest import ROOT
+from tests.support.limits import WAIT_LIMIT_S
 
 
 @pytest.fixture
@@ -73,12 +76,64 @@ def test_a_long_text_never_wraps_and_keeps_its_clock(
 ) -> None:
     on_terminal(monkeypatch, columns)
     waiting_line = waiting.Wait()
-    waiting_line.show("place 7: " + "bob " * 50)
-    line = stderr.getvalue().lstrip("\r").removesuffix("\x1b[K")
-    assert len(line) < columns
-    assert line.endswith("… (0:00:00)" if columns > 20 else " (0:00:00)")
+    for text in ("place 7: " + "bob " * 50, "place 6: " + "bob " * 50):
+        waiting_line.show(text)
+    *_, below, line = stderr.getvalue().split("\r")
+    for shown in (below, line):
+        assert len(shown.removesuffix("\x1b[K")) < columns
+    assert "waiting".startswith(below.removeprefix("nodemgr: ").split(" (")[0].rstrip("…"))
+    assert line.removesuffix("\x1b[K").endswith("… (0:00:00)" if columns > 20 else " (0:00:00)")
     waiting_line.end("")
     assert stderr.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_text_that_is_cut_is_printed_whole_above_its_clock_once_a_minute(
+    clock, stderr, monkeypatch
+) -> None:
+    """At 80 columns the remedy of this line was never seen."""
+    on_terminal(monkeypatch, 80)
+    texts = [
+        f"place {place} in queue normal: needs 1 GPU of the 1 in alice's quota, 0 left: waits for"
+        " its own tasks; `--memory SIZE` would share a GPU where SIZE is free"
+        for place in (1, 2, 3)
+    ]
+    wait = waiting.Wait()
+    for clock.s, text in [(0, texts[2]), (1, texts[2]), (30, texts[1]), (60, texts[0])]:
+        wait.show(text)
+    lines = stderr.getvalue().split("\n")
+    assert [line.split("\r\x1b[Knodemgr: ")[-1] for line in lines[:-1]] == [texts[2], texts[0]]
+    cut = f"nodemgr: {texts[1][:59]}… (0:00:30)\x1b[K"
+    assert lines[1].split("\r")[1:4] == [
+        "nodemgr: waiting (0:00:00)\x1b[K",
+        "nodemgr: waiting (0:00:01)\x1b[K",
+        cut,
+    ]
+    assert lines[-1] == "\rnodemgr: waiting (0:01:00)\x1b[K"
+    wait.end("")
+
+
+IN_BACKGROUND = """
+from client_plugin import waiting
+wait = waiting.Wait()
+for place in (3, 2, 1):
+    wait.show(f"place {place}")
+wait.end("granted")
+"""
+
+
+def test_in_the_background_of_a_shell_the_prompt_is_not_written_over() -> None:
+    leader, follower = os.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.background", sys.executable, "-c", IN_BACKGROUND],
+        cwd=ROOT, env={**os.environ, "TERM": "xterm"}, stderr=follower, timeout=WAIT_LIMIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert os.read(leader, 4096).decode().splitlines() == [
+        "nodemgr: place 3",
+        "nodemgr: granted after 0:00:00",
+    ]
+    for descriptor in (leader, follower):
+        os.close(descriptor)
 
 
 def test_a_wait_without_a_line_ends_without_one(clock, stderr) -> None:
