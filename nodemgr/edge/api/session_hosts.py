@@ -10,11 +10,13 @@ comes from its engine on this node.
 
 from __future__ import annotations
 
+import os
+
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.kernel import namespaces
 from nodemgr.edge.kernel.process_locations import location_of
-from nodemgr.edge.kernel.processes import start_ticks
+from nodemgr.edge.kernel.processes import start_ticks, user_name
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.messages import jobs as messages
 
@@ -44,6 +46,9 @@ class LaunchHosts:
             session.identity.uid,
             self._node.is_home_of(session.identity.pid),
         )
+        # the kernel shows an ordinary user's manager no namespaces of another user's process
+        if not session.listener.for_all and os.geteuid() not in (0, uid):
+            raise OperationError(messages.OTHER_USERS_JOBS(user=user_name(os.geteuid())))
         if is_home and not session.listener.for_all:
             return NODE
         if is_home:

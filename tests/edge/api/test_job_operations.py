@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,12 +23,15 @@ from client_plugin.ways.faults import Fault
 from nodemgr.core.views.job_rows import Cursor
 from nodemgr.edge.admin.control_client import ManagerRefused
 from nodemgr.edge.api import job_arguments, job_operations
+from nodemgr.edge.kernel.processes import user_name
 from nodemgr.edge.rpc import wire
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.rpc.shared_buffers import MAX_SHEETS, SHEET_BYTES, Sheets
 from nodemgr.paths import container_dir
+from tests.support import ordinary
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
+from tests.support.manager import Manager
 from tests.support.packets import decode
 from tests.support.queue_pages import queue_rows
 
@@ -276,6 +279,21 @@ def test_only_who_lives_on_the_node_can_submit(
         else "a job of this sandbox would run outside of it: submit on the node itself"
     )
     assert said.stdout.startswith(expected), said.stderr
+
+
+def test_an_ordinary_user_s_manager_names_its_user_to_another_user(
+    make_manager: Callable[..., Manager],
+) -> None:
+    """It sees no namespaces of another user's process, which is in no sandbox for all that."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start another user's manager")
+    made = make_manager(simulate="1x16GiB", before_exec=ordinary.become_ordinary, start=False)
+    os.chown(made.directory, ordinary.UID, ordinary.UID)
+    made.start()
+    made.quota("alice", 1)
+    with Conversation(made.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
+        said = refusal(talk, "job_submit", **submission())
+    assert f"this manager runs as {user_name(ordinary.UID)} and can run that user's" in said
 
 
 # -- sheets --
