@@ -440,7 +440,7 @@ def test_the_line_on_a_pipe_comes_at_each_change(manager: Manager, start: Start)
 def on_terminal(
     manager: Manager, start: Start, texts: tuple[str, ...], before: tuple[str, ...] = ()
 ) -> bytes:
-    """What a wait with these reasons writes there."""
+    """The output of a wait with these reasons."""
     leader, follower = pty.openpty()
     guest = start(stderr=follower, before=before)
     guest.start("acquire")
@@ -488,7 +488,7 @@ def test_in_the_background_of_a_shell_the_prompt_is_not_written_over(
     manager: Manager, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    before = (sys.executable, "-m", "tests.support.background")
+    before = (sys.executable, "-m", "tests.programs.background")
     first, last = on_terminal(manager, start, ("place 2",), before).splitlines()
     assert first == b"nodemgr: place 2"
     assert re.fullmatch(rb"nodemgr: 1 GPU granted after \d:\d\d:\d\d", last)

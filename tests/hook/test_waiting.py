@@ -124,7 +124,7 @@ wait.end("granted")
 def test_in_the_background_of_a_shell_the_prompt_is_not_written_over() -> None:
     leader, follower = os.openpty()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.background", sys.executable, "-c", IN_BACKGROUND],
+        [sys.executable, "-m", "tests.programs.background", sys.executable, "-c", IN_BACKGROUND],
         cwd=ROOT, env={**os.environ, "TERM": "xterm"}, stderr=follower, timeout=WAIT_LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0

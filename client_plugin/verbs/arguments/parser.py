@@ -288,39 +288,48 @@ def convert(verb: Verb, option: VerbOption, value: str) -> Any:
 
 
 def help_of(verb: Verb) -> str:
-    import textwrap
-
     from client_plugin.verbs.presentation.helps import EXAMPLES, default_of
 
-    lines = [f"Usage: {verb.usage()}", ""]
-    for paragraph in (verb.help, *verb.text.split("\n\n")):
-        if paragraph:
-            lines += [
-                *textwrap.wrap(
-                    " ".join(paragraph.split()),
-                    HELP_WIDTH - 2,
-                    initial_indent="  ",
-                    subsequent_indent="  ",
-                ),
-                "",
-            ]
-    if verb.name in EXAMPLES:
-        lines += ["Examples:", *(f"  {example}" for example in EXAMPLES[verb.name]), ""]
     rows = []
     for option in verb.options:
         if not option.is_argument and not option.hidden:
-            default = (
-                ""
-                if option.is_flag or option.required
-                else default_of(verb.name, max(option.names, key=len))
-            )
-            held = " [required]" if option.required else f" [default: {default}]" if default else ""
-            rows.append((_written(option), option.help + held))
+            held = "" if option.is_flag else default_of(verb.name, max(option.names, key=len))
+            rows.append((_written(option), with_default(option.help, option.required, held)))
     if all(name != NO_WAIT for name, _ in rows) and RUN_DIR in verb.options:
         rows.append((NO_WAIT, NO_WAIT_HELP))
-    lines += ["Options:", *_rows([*rows, ("-h, --help", "Show this message and exit.")])]
-    if verb.under:
-        lines += ["", "Verbs:", *_rows(list(verb.under.items()))]
+    rows.append(("-h, --help", "Show this message and exit."))
+    examples = EXAMPLES.get(verb.name, ())
+    return help_text(
+        verb.usage(), [verb.help, *verb.text.split("\n\n")], examples, rows, verb.under
+    )
+
+
+def with_default(text: str, is_required: bool, default: str) -> str:
+    """An option's help, and what holds where the option is absent."""
+    held = "[required]" if is_required else f"[default: {default}]" if default else ""
+    return f"{text} {held}".rstrip()
+
+
+def help_text(
+    usage: str, paragraphs: Sequence[str], examples: Sequence[str],
+    rows: Sequence[Tuple[str, str]], under: Dict[str, str],
+) -> str:  # fmt: skip
+    """The help of a user's or an administrator's verb.
+
+    `rows`: the options; `under`: the verbs that may follow.
+    """
+    import textwrap
+
+    lines = [f"Usage: {usage}", ""]
+    for paragraph in filter(None, paragraphs):
+        text = " ".join(paragraph.split())
+        lines += [f"  {line}" for line in textwrap.wrap(text, HELP_WIDTH - 4)]
+        lines.append("")
+    if examples:
+        lines += ["Examples:", *(f"  {example}" for example in examples), ""]
+    lines += ["Options:", *_rows(rows)]
+    if under:
+        lines += ["", "Verbs:", *_rows(list(under.items()))]
     return "\n".join(lines)
 
 

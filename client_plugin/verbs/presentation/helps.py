@@ -54,6 +54,9 @@ EXAMPLES = {
 }
 """Examples by verb, in the form in which they are typed."""
 
+OF_USERS = "the environment around you, else the only one that you may enter"
+OF_NODE = "the environment around you, else the node (admins) or the only one that you may enter"
+"""Without --env, by the way that the verb chooses (client_plugin/ways/choice.py)."""
 DEFAULTS = {
     "--run-dir": "that of the manager that is found here",
     "--env": "the environment around you, else all that you may see",
@@ -65,7 +68,11 @@ DEFAULTS = {
     "--compute": "the share of the quota; for a class without one, the whole GPU",
     "--deadline": "none",
     "--checkpoint": "none",
-    "submit --env": "the environment around you, else the only one that you may enter",
+    **{f"{verb} --env": OF_USERS for verb in ("submit", "predict")},
+    **{
+        f"{verb} --env": OF_NODE
+        for verb in ("status", "top", "release", "suspend", "resume", "keep")
+    },
     "--priority": "the queue that the quota names",
     "--after": "it waits for no other job",
     "--array": "one job",

@@ -12,6 +12,7 @@ from client_plugin.ways import choice, locations
 from client_plugin.ways.choice import Whom
 from client_plugin.ways.control import ControlConnection, may_control
 from nodemgr.cli.presentation import options
+from nodemgr.cli.presentation.helps import HelpedCommand
 
 COLUMNS = (
     Column("TASK", lambda a: a["task_id"]),
@@ -45,7 +46,10 @@ def _shown(record: TableRow, key: str) -> list[object]:
     return list(record.get(f"{key}_index") or record[key])
 
 
-@click.command(short_help="Show each grant: its GPUs, its begin, and its end with the reason.")
+@click.command(
+    cls=HelpedCommand,
+    short_help="Show each grant: its GPUs, its begin, and its end with the reason.",
+)
 @click.argument("env", type=options.ENV, required=False)
 @click.option(
     "--since", type=options.MOMENT, help="Only those granted since then: 2h, 7d, 2026-01-31T12:00."

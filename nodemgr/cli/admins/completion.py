@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from nodemgr.cli.presentation.helps import HelpedCommand
 
-@click.command(short_help="Print the shell's completion script.")
+
+@click.command(cls=HelpedCommand, short_help="Print the shell's completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:

@@ -24,6 +24,7 @@ from client_plugin.messages.form import MessageLine, Notice, sentence
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr import paths
 from nodemgr.cli.admins.stage import STEP_TIMEOUT_S, NotSeen, Program, PublishedEvent, Stage
+from nodemgr.cli.presentation.helps import HelpedCommand
 from nodemgr.messages import demo as messages
 
 SIMULATED_NODE = "2x16GiB"
@@ -380,7 +381,9 @@ def choose_framework(simulated: bool) -> Framework:
     return STAND_IN
 
 
-@click.command(short_help="Show on this machine how programs get GPUs, in half a minute.")
+@click.command(
+    cls=HelpedCommand, short_help="Show on this machine how programs get GPUs, in half a minute."
+)
 @click.option(
     "--simulate",
     metavar="NODE",

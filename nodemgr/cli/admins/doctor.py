@@ -23,11 +23,14 @@ from nodemgr import paths
 from nodemgr.cli.admins.checks import CHECKS, CheckResult, InstallationCheck, Subject
 from nodemgr.cli.admins.node_checks import NODE_CHECKS
 from nodemgr.cli.presentation import options
+from nodemgr.cli.presentation.helps import HelpedCommand
 
 WORDS = {True: "ok", False: "FAIL", None: "skip"}
 
 
-@click.command(short_help="Check this installation, the manager and the environment.")
+@click.command(
+    cls=HelpedCommand, short_help="Check this installation, the manager and the environment."
+)
 @click.option("--env", type=options.ENV, help="Also look at this environment as one of its users.")
 @click.option(
     "--state-dir",

@@ -15,6 +15,7 @@ from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
+from nodemgr.cli.presentation.helps import HelpedCommand
 from nodemgr.core.model import event_names
 from nodemgr.messages import admins as messages
 
@@ -56,7 +57,9 @@ class _Since(options.Moment):
 SINCE = _Since()
 
 
-@click.command(short_help="Show the node's past events, and with --follow new ones.")
+@click.command(
+    cls=HelpedCommand, short_help="Show the node's past events, and with --follow new ones."
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on with new events, until Ctrl-C.")
 @click.option(
     "--since",

@@ -8,10 +8,11 @@ import click
 
 from client_plugin.ways import installed
 from client_plugin.ways.faults import Exit, Fault
+from nodemgr.cli.presentation.helps import HelpedCommand
 from nodemgr.messages import admins as messages
 
 
-@click.command()
+@click.command(cls=HelpedCommand)
 @click.option(
     "--simulate",
     metavar="NODE",

@@ -12,6 +12,7 @@ import click
 
 from client_plugin.messages.form import MessageLine
 from client_plugin.ways.faults import Exit, Fault, say
+from nodemgr.cli.presentation.helps import HelpedCommand
 from nodemgr.messages import admins as messages
 from nodemgr.messages import setup as lines
 
@@ -22,7 +23,7 @@ StepChange = tuple[str, MessageLine, Callable[["Machine"], None]]
 """The verb, its line, and the function that does it."""
 
 
-@click.command(short_help="Make this machine a node: group, settings, service.")
+@click.command(cls=HelpedCommand, short_help="Make this machine a node: group, settings, service.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option(

@@ -13,14 +13,12 @@ import click
 from client_plugin import verbs
 from client_plugin.verbs import give_up_stdout, guarded
 from client_plugin.verbs.arguments.parser import NO_WAIT
-from client_plugin.ways import ctrl_c, terminal
+from client_plugin.ways import ctrl_c
 from client_plugin.ways.faults import Exit, say
 from client_plugin.ways.nearest import did_you_mean
 from client_plugin.ways.retry_timeout import through_restart
 from nodemgr.cli import VERBS
-from nodemgr.cli.presentation.helps import helped
-
-MIN_HELP_COLUMNS, MAX_HELP_COLUMNS = 50, 80
+from nodemgr.cli.presentation.helps import HelpedCommand
 
 
 class _Ended(Exception):
@@ -31,8 +29,21 @@ class _Ended(Exception):
         self.code = code
 
 
-class VerbGroup(click.Group):
+class VerbGroup(HelpedCommand, click.Group):
     """A group of verbs, or of a verb's orders; it proposes the likely one for a mistyped one."""
+
+    command_class = HelpedCommand
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*click.Command.collect_usage_pieces(self, ctx), "VERB ..."]
+
+    def under(self, ctx: click.Context) -> dict[str, str]:
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        return {
+            name: command.get_short_help_str(limit=1_000)
+            for name, command in found.items()
+            if command is not None and not command.hidden
+        }
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -51,10 +62,6 @@ class VerbGroup(click.Group):
         ctrl_c.interrupt()  # the verb's module is imported
         return found
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        command = super().get_command(ctx, cmd_name)
-        return None if command is None else helped(f"{self.name} {cmd_name}", command)
-
 
 class LazyGroup(VerbGroup):
     """Imports a verb's module when the verb is needed, and not for the list of all verbs."""
@@ -71,7 +78,7 @@ class LazyGroup(VerbGroup):
             return command_of(verbs.find(cmd_name))
         command = importlib.import_module(f"nodemgr.cli.admins.{cmd_name}").command
         assert isinstance(command, click.Command)
-        return helped(cmd_name, command)
+        return command
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a verb; report a reader that left, and Ctrl-C, to `main` by names of its own.
@@ -85,9 +92,8 @@ class LazyGroup(VerbGroup):
         except KeyboardInterrupt:
             raise _Ended(Exit.INTERRUPTED) from None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+    def under(self, _ctx: click.Context) -> dict[str, str]:
+        return VERBS
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -100,7 +106,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 
 @click.command(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_COLUMNS},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
     "--version",
@@ -117,11 +123,6 @@ def nodemgr() -> None:
     """
 
 
-def _help_columns() -> int:
-    """The width of help texts by click's rule, without its import of shutil."""
-    return max(MIN_HELP_COLUMNS, min(terminal.columns(), MAX_HELP_COLUMNS) - 2)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Runs one verb; returns the exit code."""
     return guarded(lambda: _run(arguments))
@@ -131,12 +132,9 @@ def _run(arguments: Sequence[str]) -> int:
     """Raises Fault and OSError; what click reports is handled here."""
     try:
         outcome = through_restart(
-            lambda: nodemgr.main(
-                list(arguments), prog_name="nodemgr", standalone_mode=False,
-                terminal_width=_help_columns(),
-            ),
+            lambda: nodemgr.main(list(arguments), prog_name="nodemgr", standalone_mode=False),
             NO_WAIT in arguments,
-        )  # fmt: skip
+        )
         return outcome if isinstance(outcome, int) else 0
     except click.exceptions.NoArgsIsHelpError as wanted:
         wanted.show()

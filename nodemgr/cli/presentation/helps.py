@@ -1,4 +1,4 @@
-"""Additions to the help of administrators' verbs: examples, and the values of absent options.
+"""The help of administrators' verbs: its form, examples, and the values of absent options.
 
 Knows: words. Must not know: the work of a verb. (Users' verbs:
 client_plugin/verbs/presentation/helps.py.)
@@ -6,7 +6,11 @@ client_plugin/verbs/presentation/helps.py.)
 
 from __future__ import annotations
 
+import inspect
+
 import click
+
+from client_plugin.verbs.arguments import parser
 
 EXAMPLES = {
     "allocations": ("nodemgr allocations alice --since 7d", "nodemgr allocations --json"),
@@ -115,20 +119,33 @@ DEFAULTS = {
 """Defaults by option, or by command and option where they differ."""
 
 
-def helped(path: str, command: click.Command) -> click.Command:
-    """The command with its examples and every default in its help.
+class HelpedCommand(click.Command):
+    """A command whose help looks like that of a user's verb."""
 
-    `path`: the typed words, without `nodemgr`.
-    """
-    if path in EXAMPLES:
-        command.epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES[path])
-    for option in command.params:
-        if isinstance(option, click.Option) and not option.is_flag:
-            option.show_default = default_of(path, option) or True
-    return command
+    def get_help(self, ctx: click.Context) -> str:
+        path = ctx.command_path.partition(" ")[2]
+        return parser.help_text(
+            " ".join([ctx.command_path, *self.collect_usage_pieces(ctx)]),
+            inspect.cleandoc(self.help or "").split("\n\n"),
+            EXAMPLES.get(path, ()),
+            [row for option in self.get_params(ctx) if (row := _row(path, option, ctx))],
+            self.under(ctx),
+        )
+
+    def under(self, _ctx: click.Context) -> dict[str, str]:
+        """The verbs that may follow, with their help."""
+        return {}
+
+
+def _row(path: str, option: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
+    """An option's row in the help; None for a hidden one, and for an argument."""
+    record = option.get_help_record(ctx)
+    if record is None or not isinstance(option, click.Option):
+        return None
+    held = "" if option.is_flag else default_of(path, option)
+    return record[0], parser.with_default(option.help or "", option.required, held)
 
 
 def default_of(path: str, option: click.Option) -> str:
-    """Empty: none is known, or the option's own."""
     name = max(option.opts, key=len)
-    return DEFAULTS.get(f"{path} {name}") or DEFAULTS.get(name, "")
+    return DEFAULTS.get(f"{path} {name}") or DEFAULTS.get(name, "") or str(option.default)

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from client_plugin import units
 from client_plugin.messages import arguments as messages
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import NO_WAIT, NO_WAIT_HELP
+from client_plugin.verbs.arguments.parser import NO_WAIT, NO_WAIT_HELP, RUN_DIR
 from client_plugin.verbs.presentation.tables import json_text
 from client_plugin.ways import choice, locations
 
@@ -187,7 +187,7 @@ def run_dir_option(function: F) -> F:
         type=DIRECTORY,
         envvar="NODEMGR_RUN_DIR",
         callback=_unless_around_us,
-        help="The manager's run directory.",
+        help=RUN_DIR.help,
     )(function)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
@@ -98,9 +99,7 @@ def test_a_users_verb_shows_every_default(name: str) -> None:
 def test_an_admins_command_has_examples_that_can_be_typed_so(path: str) -> None:
     examples, command = admins_helps.EXAMPLES[path], ADMINS[path]
     assert 1 <= len(examples) <= 2
-    text = command.get_help(
-        click.Context(command, info_name=path, terminal_width=200, max_content_width=200)
-    )
+    text = command.get_help(click.Context(command, info_name=f"nodemgr {path}"))
     for example in examples:
         assert f"  {example}\n" in text + "\n"
         if not isinstance(command, click.Group):
@@ -110,32 +109,49 @@ def test_an_admins_command_has_examples_that_can_be_typed_so(path: str) -> None:
 @pytest.mark.parametrize("path", ADMINS)
 def test_an_admins_command_shows_every_default(path: str) -> None:
     command = ADMINS[path]
-    text = " ".join(
-        command.get_help(
-            click.Context(command, info_name=path, terminal_width=200, max_content_width=200)
-        ).split()
-    )
+    text = " ".join(command.get_help(click.Context(command, info_name=f"nodemgr {path}")).split())
     for option in command.params:
         if not isinstance(option, click.Option) or option.is_flag:
             continue
         if option.required:
             assert f"{option.help} [required]" in text
         else:
-            shown = admins_helps.default_of(path, option) or (
-                "" if option.default is None or option.multiple else str(option.default)
-            )
-            assert shown, (
+            shown = admins_helps.default_of(path, option)
+            assert re.match("[a-z0-9/~]", shown), (
                 f"{path} {option.opts}: what holds where it is not said?"
                 " (nodemgr/cli/presentation/helps.py)"
             )
-            assert re.search(
-                rf"{re.escape(option.help or '')} \[(env var: \w+; )?default:"
-                rf" \(?{re.escape(shown)}",
-                text,
-            ), (
-                f"{path} {option.opts}: what holds where it is not said?"
-                " (nodemgr/cli/presentation/helps.py)"
-            )
+            assert f"{option.help} [default: {shown}]" in text
+
+
+@pytest.mark.parametrize("words", [*USERS, *ADMINS, ""])
+def test_all_helps_have_one_form(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Users' and administrators' verbs: the same headings in one order, one column of options."""
+    assert group.main([*words.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    headings = [line.partition(":")[0] for line in text.splitlines() if re.match(r"\S", line)]
+    assert headings == [
+        heading
+        for heading in ("Usage", "Examples", "Options", "Verbs")
+        if heading in ("Usage", "Options") or f"\n{heading}:\n" in text
+    ]
+    options = text.partition("\nOptions:\n")[2].partition("\n\n")[0].splitlines()
+    assert max(len(line) - len(line.lstrip()) for line in options) <= parser.HELP_COLUMN
+    assert "[default: (" not in text
+    assert "COMMAND [ARGS]" not in text
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_the_default_of_env_is_what_the_verb_does(name: str) -> None:
+    """`status` and `top` of a user show one environment, and never all that the user may see."""
+    module = inspect.getmodule(USERS[name].run)
+    assert module is not None
+    way = inspect.getsource(module)
+    if any("--env" in option.names for option in USERS[name].options):
+        default = helps.default_of(name, "--env")
+        assert (default == helps.OF_NODE) is ("choice.node_or_env(said.whom())" in way), (
+            "the whole node, or the one environment"
+        )
 
 
 def test_the_defaults_that_are_figures_are_those_of_the_code() -> None:

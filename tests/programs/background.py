@@ -1,6 +1,6 @@
 """Runs a command as a shell runs `COMMAND &`: in the background of the terminal that stderr is.
 
-    python -m tests.support.background COMMAND [ARGUMENT]...
+    python -m tests.programs.background COMMAND [ARGUMENT]...
 
 Knows: sessions and process groups. Must not know: the command.
 """
