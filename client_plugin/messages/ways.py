@@ -37,7 +37,8 @@ NO_ENV_LETS_IN = Message(
 )
 ADMINS_ORDER = Message(
     RIGHTS,
-    "only root and the group nodemgr may give orders to the manager at {run_dir}",
+    "only root, the manager's user and the group nodemgr may give orders to the manager at"
+    " {run_dir}",
     "for your own environment: nodemgr status, queue, release, doctor",
 )
 NO_ENV_HAS_JOB = Message(

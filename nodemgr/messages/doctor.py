@@ -12,6 +12,7 @@ from client_plugin.messages.form import (
     SETTINGS,
     Check,
     CheckDetail,
+    Part,
 )
 
 # -- the installation --
@@ -62,7 +63,13 @@ PYTHON_WITHOUT_OUR_HOOK_SAYS = CheckDetail(
 
 # -- the node --
 
-CHECK_MANAGER = Check(MANAGER, "manager", "start it: nodemgr serve (or: systemctl start nodemgr)")
+FOR_ADMIN = Part(RIGHTS, "for an administrator: {cure}")
+CHECK_MANAGER = Check(
+    MANAGER,
+    "manager",
+    "start one of your own: nodemgr serve; the node's, as an administrator: systemctl start"
+    " nodemgr",
+)
 CHECK_LEFTOVERS = Check(
     MANAGER,
     "leftovers",
@@ -78,7 +85,7 @@ CHECK_STATE = Check(NODE, "state", "make room, and keep it the manager's own (ch
 CHECK_NODE_DRIVER = Check(
     DRIVER,
     "driver",
-    "install the NVIDIA driver, or try without a GPU: nodemgr serve --simulate 4x80GiB",
+    "have the NVIDIA driver installed, or try without a GPU: nodemgr serve --simulate 4x80GiB",
 )
 CHECK_OPEN_FILES = Check(
     NODE, "open files", "raise LimitNOFILE= of the manager's unit, or ulimit -Hn"
@@ -92,7 +99,7 @@ CHECK_MANAGERS_OWN = Check(
     MANAGER, "manager's own", "start it: nodemgr serve (or: systemctl start nodemgr)"
 )
 MAY_NOT_ASK = CheckDetail(
-    RIGHTS, "only root and the group nodemgr may ask the manager at {directory}"
+    RIGHTS, "only root, the manager's user and the group nodemgr may ask the manager at {directory}"
 )
 MANAGER_AT = CheckDetail(MANAGER, "pid {pid} answers at {directory}")
 MANAGER_STUCK = CheckDetail(MANAGER, "the manager at {directory} runs but does not answer")
@@ -108,7 +115,8 @@ WRONG_MODE = CheckDetail(NODE, "{label} {path} is {mode} of uid {uid}")
 MODES_ARE_WELL = CheckDetail(NODE, "{directory} is closed to strangers")
 MAY_NOT_ASK_FOR_STATE = CheckDetail(
     RIGHTS,
-    "only root and the group nodemgr may ask the manager at {directory} for its state directory"
+    "only root, the manager's user and the group nodemgr may ask the manager at {directory} for its"
+    " state directory"
     " (--state-dir names one)",
 )
 NOT_YET_THERE = CheckDetail(NODE, "{directory} does not exist yet")

@@ -109,7 +109,7 @@ QUEUE_OR_FIRST = Message(
 )
 FRONT_OF_QUEUE = Message(
     RIGHTS,
-    "the front of a queue is for administrators, which are root and the group nodemgr",
+    "the front of a queue is for administrators: root, the manager's user, the group nodemgr",
     "ask one of them, or name a queue",
     code="refused",
 )

@@ -108,7 +108,7 @@ OTHER_ENV = Message(
 )
 ADMINS_VERB = Message(
     RIGHTS,
-    "{verb} is for administrators, which are root and the group nodemgr",
+    "{verb} is for administrators: root, the manager's user, the group nodemgr",
     "ask one of them, or run it on the node",
     code="refused",
     note="On the node's control socket root and the group are known; a container's root is not.",

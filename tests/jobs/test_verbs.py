@@ -749,14 +749,14 @@ def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: 
         refused(user("queue", *order, foreign, *more), 1, f"alice has no job '{foreign}'")
     refused(user("queue", "position", "r99"), 1, "no request 'r99' waits here")
     for table in ("--samples", "--forecast"):
-        refused(user("report", table), 1, "only root and the group nodemgr may give orders")
+        refused(user("report", table), 1, "only root, the manager's user and the group nodemgr may")
     refused(user("logs", foreign), 1, f"alice has no job '{foreign}'")
     refused(user("wait", foreign), 1, f"alice has no job '{foreign}'")
     refused(user("queue", "move", "j2", "--first"), 1, "is for administrators")
     refused(
         user("queue", "create", "mine", "--rank", 1),
         1,
-        "only root and the group nodemgr may give orders",
+        "only root, the manager's user and the group nodemgr may give orders",
     )
     refused(user("submit", "--env", "bob", "--", "true"), 77, f"{USER} may not enter bob")
     assert user("queue", "unhold", "j2").returncode == 0

@@ -88,10 +88,33 @@ class Subject:
         return answer
 
 
+def anybody(_subject: Subject) -> bool:
+    return True
+
+
+def root(_subject: Subject) -> bool:
+    return os.geteuid() == 0
+
+
+def installer(subject: Subject) -> bool:
+    return os.access(subject.payload, os.W_OK)
+
+
+def admin(subject: Subject) -> bool:
+    """A user who may order the manager there, or start one."""
+    allowed = may_control(subject.run_dir)
+    if allowed is None:
+        there = next(path for path in (subject.run_dir, *subject.run_dir.parents) if path.exists())
+        return os.access(there, os.W_OK)
+    return allowed
+
+
 class InstallationCheck(NamedTuple):
     row: Check
     place: str
     examine: Callable[[Subject], CheckResult | list[dict[str, Any]]]
+    may_cure: Callable[[Subject], bool] = anybody
+    """Whether this user can do what the row's cure says."""
 
 
 NOBODY = 65_534
@@ -509,17 +532,17 @@ def ledger_mapped(subject: Subject) -> CheckResult:
 
 
 CHECKS = (
-    InstallationCheck(messages.CHECK_CLIENT_LIBRARY, ANYWHERE, client_library),
-    InstallationCheck(messages.CHECK_VERSIONS, ANYWHERE, versions),
-    InstallationCheck(messages.CHECK_IMPORT_HOOK, ANYWHERE, hook),
-    InstallationCheck(messages.CHECK_EXTENSION, ON_NODE, extension),
+    InstallationCheck(messages.CHECK_CLIENT_LIBRARY, ANYWHERE, client_library, installer),
+    InstallationCheck(messages.CHECK_VERSIONS, ANYWHERE, versions, installer),
+    InstallationCheck(messages.CHECK_IMPORT_HOOK, ANYWHERE, hook, installer),
+    InstallationCheck(messages.CHECK_EXTENSION, ON_NODE, extension, installer),
     InstallationCheck(messages.CHECK_MANAGER, ON_NODE, manager),
-    InstallationCheck(messages.CHECK_LEFTOVERS, ON_NODE, leftovers),
-    InstallationCheck(messages.CHECK_MODES, ON_NODE, modes),
-    InstallationCheck(messages.CHECK_STATE, ON_NODE, state),
+    InstallationCheck(messages.CHECK_LEFTOVERS, ON_NODE, leftovers, admin),
+    InstallationCheck(messages.CHECK_MODES, ON_NODE, modes, admin),
+    InstallationCheck(messages.CHECK_STATE, ON_NODE, state, admin),
     InstallationCheck(messages.CHECK_NODE_DRIVER, ON_NODE, driver),
-    InstallationCheck(messages.CHECK_OPEN_FILES, ON_NODE, descriptors),
-    InstallationCheck(messages.CHECK_ENVIRONMENTS, ON_NODE, env_directories),
+    InstallationCheck(messages.CHECK_OPEN_FILES, ON_NODE, descriptors, admin),
+    InstallationCheck(messages.CHECK_ENVIRONMENTS, ON_NODE, env_directories, admin),
     InstallationCheck(messages.CHECK_MANAGERS_OWN, ON_NODE, managers_own),
     InstallationCheck(messages.CHECK_ENV_DIRECTORY, IN_ENV, env_directory),
     InstallationCheck(messages.CHECK_ENV_SOCKET, IN_ENV, env_answer),

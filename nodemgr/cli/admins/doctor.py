@@ -24,6 +24,7 @@ from nodemgr.cli.admins.checks import CHECKS, CheckResult, InstallationCheck, Su
 from nodemgr.cli.admins.node_checks import NODE_CHECKS
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.helps import HelpedCommand
+from nodemgr.messages import doctor as node_messages
 
 WORDS = {True: "ok", False: "FAIL", None: "skip"}
 
@@ -80,7 +81,10 @@ def _run(check: InstallationCheck, subject: Subject) -> list[dict[str, Any]]:
         found = CheckResult(False, messages.CHECK_FAILED(error=error))
     if isinstance(found, list):
         return found
-    return [row_of(check.row, found.ok, found.detail)]
+    row = row_of(check.row, found.ok, found.detail)
+    if row["cure"] and not check.may_cure(subject):
+        row["cure"] = node_messages.FOR_ADMIN(cure=row["cure"])
+    return [row]
 
 
 def _show(results: list[dict[str, Any]]) -> None:

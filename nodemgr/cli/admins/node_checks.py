@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.cli.admins.checks import ON_NODE, CheckResult, InstallationCheck, Subject
+from nodemgr.cli.admins.checks import ON_NODE, CheckResult, InstallationCheck, Subject, root
 from nodemgr.edge.kernel.cgroups import MOUNTINFO, hierarchies
 from nodemgr.edge.kernel.processes import SO_PEERPIDFD
 from nodemgr.edge.setup import installation
@@ -115,8 +115,8 @@ def _label(path: Path) -> str | None:
 
 
 NODE_CHECKS = (
-    InstallationCheck(messages.CHECK_KERNEL, ON_NODE, kernel),
-    InstallationCheck(messages.CHECK_CONTROL_GROUPS, ON_NODE, control_groups),
-    InstallationCheck(messages.CHECK_SELINUX, ON_NODE, selinux),
+    InstallationCheck(messages.CHECK_KERNEL, ON_NODE, kernel, root),
+    InstallationCheck(messages.CHECK_CONTROL_GROUPS, ON_NODE, control_groups, root),
+    InstallationCheck(messages.CHECK_SELINUX, ON_NODE, selinux, root),
     InstallationCheck(messages.CHECK_OTHER_USERS, ON_NODE, other_users),
 )

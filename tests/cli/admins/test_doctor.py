@@ -431,7 +431,7 @@ def test_a_failure_comes_with_its_cure_and_exit_1(nodemgr: Run) -> None:
     assert result.returncode == 1
     (line,) = [line for line in result.stdout.splitlines() if line.split()[1] == "manager"]
     assert line.startswith("FAIL")
-    assert "-> start it: nodemgr serve" in line
+    assert "-> start one of your own: nodemgr serve" in line
 
 
 def test_as_json(nodemgr: Run) -> None:
@@ -475,11 +475,21 @@ def test_by_somebody_who_may_not_look_everywhere(stranger: Run, node: RunningMan
     assert (unasked["ok"], unasked["cure"]) == (None, None)
     assert (
         unasked["detail"]
-        == f"only root and the group nodemgr may ask the manager at {node.run_dir} for its state"
-        " directory (--state-dir names one)"
+        == "only root, the manager's user and the group nodemgr may ask the manager at"
+        f" {node.run_dir} for its state directory (--state-dir names one)"
     )
     closed = result_of("state", stranger(*DOCTOR, "--state-dir", state_dir / "within").stdout)
     assert (closed["ok"], closed["detail"]) == (None, f"{state_dir}/within is not open to you")
+
+
+def test_a_cure_that_is_an_administrator_s_is_said_to_be_one(
+    stranger: Run, nodemgr: Run, node: RunningManager
+) -> None:
+    (node.run_dir / "control.sock").chmod(0o664)
+    cure = messages.CHECK_MODES.next
+    assert result_of("modes", nodemgr(*DOCTOR).stdout)["cure"] == cure
+    by_stranger = result_of("modes", stranger(*DOCTOR).stdout)
+    assert by_stranger["cure"] == f"for an administrator: {cure}"
 
 
 def test_every_check_is_tried_broken_above() -> None:

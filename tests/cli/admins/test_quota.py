@@ -247,7 +247,7 @@ def test_no_admin(stranger: Run, manager: RunningManager) -> None:
     (manager.run_dir / "control.sock").chmod(0o660)
     result = stranger("quota", "show")
     assert result.returncode == 1
-    assert "only root and the group nodemgr" in one_line(result)
+    assert "only root, the manager's user and the group nodemgr" in one_line(result)
 
 
 # -- load --
