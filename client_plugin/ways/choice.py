@@ -340,6 +340,8 @@ def refuse_env(run_dir: AnyPath, env: str) -> NoReturn:
     """There is no such environment, or no manager."""
     if not os.path.isdir(run_dir):
         raise Fault(messages.NO_RUN_DIR(run_dir=run_dir), Exit.UNREACHABLE)
+    if may_control(run_dir) is None:
+        raise Fault(messages.NO_MANAGER_ON(run_dir=run_dir), Exit.UNREACHABLE)
     try:
         known = os.listdir(os.path.join(run_dir, "envs"))
     except OSError:

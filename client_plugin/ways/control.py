@@ -99,8 +99,10 @@ class ControlConnection:
             raise Away(messages.MANAGER_MUTE(run_dir=self._run_dir)) from None
         except OSError as error:
             sock.close()
-            kind = Stopped if isinstance(error, ConnectionRefusedError) else Away
-            raise kind(messages.NO_MANAGER_ON(run_dir=self._run_dir)) from None
+            line = messages.NO_MANAGER_ON(run_dir=self._run_dir)
+            if isinstance(error, ConnectionRefusedError):
+                raise Stopped(line, self._run_dir) from None
+            raise Away(line) from None
         self._socket = sock
         return sock
 

@@ -182,7 +182,8 @@ class Conversation:
         text = messages.SOCKET_WITHOUT_MANAGER(path=self._path, why=why)
         if isinstance(error, PermissionError):
             return Fault(text, Exit.UNREACHABLE)
-        return Stopped(text) if isinstance(error, ConnectionRefusedError) else Away(text)
+        run_dir = os.path.join(os.path.dirname(self._path), "..", "..")
+        return Stopped(text, run_dir) if isinstance(error, ConnectionRefusedError) else Away(text)
 
     def _pages(self, descriptors: List[int]) -> str:
         """The pages of one answer, put together."""

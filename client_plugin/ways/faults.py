@@ -6,7 +6,9 @@ Knows: exit codes. Must not know: the work of the verbs.
 from __future__ import annotations
 
 import enum
+import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +47,18 @@ class Away(Fault):
 
 class Stopped(Away):
     """No manager answers, and its socket is there: one ran here, and may be about to come back."""
+
+    def __init__(self, message: MessageLine, run_dir: str = "/") -> None:
+        """`run_dir`: its run directory, where that can be seen; a container sees none."""
+        super().__init__(message)
+        self._lock = os.path.join(run_dir, "manager.lock")
+
+    def silent_s(self) -> float:
+        """The time since its last sign of life, in seconds; 0 where that cannot be seen."""
+        try:
+            return max(0.0, time.time() - os.stat(self._lock).st_mtime)
+        except OSError:
+            return 0.0
 
 
 class Lost(Away):

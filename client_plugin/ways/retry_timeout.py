@@ -24,7 +24,7 @@ PAUSE_S = 0.05
 
 
 RESTART_S = 10.0
-"""How long a verb waits for a manager that ran here."""
+"""How long a verb waits for a manager that ran here, from its last sign of life on."""
 
 
 def through_restart(verb: Callable[[], T], no_wait: bool) -> T:
@@ -37,11 +37,12 @@ def through_restart(verb: Callable[[], T], no_wait: bool) -> T:
         try:
             return verb()
         except Stopped as away:
-            if no_wait or time.monotonic() - began >= RESTART_S:
+            left_s = RESTART_S - max(time.monotonic() - began, away.silent_s())
+            if no_wait or left_s <= 0:
                 raise
             if not told:
                 told = True
-                say(messages.TRYING_FOR(line=away.message, seconds=RESTART_S))
+                say(messages.TRYING_FOR(line=away.message, seconds=max(1.0, left_s)))
         time.sleep(PAUSE_S)
 
 
@@ -63,7 +64,8 @@ class RetryTimeout:
                 self.lost = self.lost or isinstance(away, Lost)
                 now = time.monotonic()
                 began = now if began is None else began
-                if now - began >= self._wait_s:
+                silent_s = away.silent_s() if isinstance(away, Stopped) and not self.lost else 0
+                if max(now - began, silent_s) >= self._wait_s:
                     if not told:
                         raise
                     line = messages.GIVEN_UP(line=away.message, seconds=now - began)

@@ -144,9 +144,12 @@ class Service:
         settings = self.settings
         stack.callback(self.loop.close)
         self.loop.set_exception_handler(_log_exception)
+        unused = rundir.Unused(settings.run_dir, settings.state_dir)
         rundir.prepare(settings.run_dir, settings.state_dir)
         for descriptor in (rundir.lock(settings.run_dir), rundir.lock_state(settings.state_dir)):
             stack.callback(os.close, descriptor)
+        # only now: without its locks they may be another manager's
+        stack.push(lambda kind, _fault, _at: unused.restore() if kind is ServiceFault else None)
         self._lock = os.stat(settings.run_dir / rundir.LOCK_FILE)
         launcher = self._make_factory or LauncherEndpoint.fitting(
             settings.run_dir, settings.state_dir / JOBS_DIR
@@ -279,6 +282,7 @@ class Service:
     def _check_run_dir(self) -> None:
         self._gone = self._fault()
         if self._gone is None:
+            rundir.show_life(self.settings.run_dir)
             self.loop.call_later(RUN_DIR_CHECK_S, self._check_run_dir)
         else:
             self.loop.stop()
@@ -288,6 +292,8 @@ class Service:
             self._ending = True
             tasks = _count(len(self.daemon.state.tasks), "running task")
             stderr_log.say(log.ENDS(signal=number.name, tasks=tasks))
+            if number is not signal.SIGTERM:  # the signal of a service's stop, and of its restart
+                rundir.expect_no_restart(self.settings.run_dir)
             self.loop.stop()
 
     def close(self) -> None:

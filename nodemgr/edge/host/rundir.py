@@ -141,6 +141,42 @@ def lock(run_dir: Path) -> int:
     return descriptor
 
 
+def show_life(run_dir: Path) -> None:
+    """Sets the time of the lock file, by which a verb knows that a restart may be under way."""
+    with contextlib.suppress(OSError):
+        os.utime(run_dir / LOCK_FILE)
+
+
+def expect_no_restart(run_dir: Path) -> None:
+    """Sets that time to the epoch: no verb waits."""
+    with contextlib.suppress(OSError):
+        os.utime(run_dir / LOCK_FILE, (0, 0))
+
+
+class Unused:
+    """The directories of a manager that holds nothing there yet, to be left as they were."""
+
+    def __init__(self, *directories: Path) -> None:
+        self._empty = [path for path in directories if not path.exists() or not os.listdir(path)]
+        self._missing = [
+            path
+            for directory in self._empty
+            for path in (*reversed(directory.parents), directory)
+            if not path.exists()
+        ]
+
+    def restore(self) -> None:
+        """Removes all that was made there since."""
+        for path in [path for directory in self._empty for path in directory.iterdir()]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        for directory in reversed(self._missing):
+            with contextlib.suppress(OSError):  # another one has put something there
+                directory.rmdir()
+
+
 def lock_state(state_dir: Path) -> int:
     """Two run directories must not share one store either. Raises RunDirError."""
     descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from nodemgr.cli.admins.checks import _is_locked
+from nodemgr.core.model.entities import Gpu
+from nodemgr.edge.gpu.gpu_inventory import GpuSource, NvmlUnavailable
 from nodemgr.edge.host import rundir
 from nodemgr.edge.host.rundir import EnvDirs, RunDirError
+from nodemgr.edge.service import Service, ServiceFault
+from nodemgr.edge.setup.settings import load
+from nodemgr.messages import node as messages
 
 
 @pytest.fixture
@@ -200,3 +205,21 @@ def test_a_run_directory_that_the_loader_misreads_is_refused_by_its_name(
     with pytest.raises(RunDirError, match="name another --run-dir"):
         rundir.prepare(tmp_path / name, tmp_path / "state")
     assert not (tmp_path / name).exists()
+
+
+def test_a_manager_that_does_not_start_leaves_what_was_there_before(short: Path) -> None:
+    """With its lock file left, each verb took the directory for that of a manager."""
+
+    def no_driver(_known: list[Gpu]) -> GpuSource:
+        raise NvmlUnavailable(messages.DRIVER_WITHOUT_GPU())
+
+    for state, left in (("empty", set()), ("used", {"kept"})):
+        (short / state).mkdir()
+        for name in left:
+            (short / state / name).touch()
+        settings = load({"run_dir": short / "new" / "run", "state_dir": short / state}, None)
+        with pytest.raises(ServiceFault, match="NVML knows no GPU"):
+            Service(settings, gpus=no_driver).open()
+        assert not (short / "new").exists()
+        assert left <= set(os.listdir(short / state))
+    assert os.listdir(short / "empty") == []
