@@ -144,8 +144,7 @@ class Service:
         settings = self.settings
         stack.callback(self.loop.close)
         self.loop.set_exception_handler(_log_exception)
-        unused = rundir.Unused(settings.run_dir, settings.state_dir)
-        rundir.prepare(settings.run_dir, settings.state_dir)
+        unused = rundir.prepare(settings.run_dir, settings.state_dir)
         for descriptor in (rundir.lock(settings.run_dir), rundir.lock_state(settings.state_dir)):
             stack.callback(os.close, descriptor)
         # only now: without its locks they may be another manager's

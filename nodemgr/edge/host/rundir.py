@@ -108,8 +108,9 @@ def own_directory(path: Path, mode: int) -> None:
         raise RunDirError(messages.DIRECTORY_FAILED(path=path, error=error.strerror)) from None
 
 
-def prepare(run_dir: Path, state_dir: Path) -> None:
-    """Makes both directories. Raises RunDirError."""
+def prepare(run_dir: Path, state_dir: Path) -> Unused:
+    """Makes both directories; returns what was not there. Raises RunDirError."""
+    unused = Unused(run_dir, state_dir)
     if taken := set(str(run_dir)) & LOADER_MARKS:
         line = stated(
             f"the run directory {run_dir} has {' and '.join(sorted(taken))} in its name, which the"
@@ -123,6 +124,7 @@ def prepare(run_dir: Path, state_dir: Path) -> None:
     own_directory(run_dir / "envs", 0o755)
     own_directory(run_dir / "containers", 0o700)
     own_directory(state_dir, 0o700)
+    return unused
 
 
 def lock(run_dir: Path) -> int:
