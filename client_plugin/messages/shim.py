@@ -50,12 +50,10 @@ TOO_MANY_POOLS = Message(
 # -- the lease --
 
 GRANTED_AFTER = Notice(JOB, "{count:d} GPU{plural} granted after {elapsed}")
-LEASE_LOST = Message(
-    JOB,
-    "{reason:.800}; what this process holds stays, new allocations are refused",
-    "restart the program to ask for GPUs anew",
+LEASE_LOST = Notice(
+    JOB, "{reason:.800}; what this process holds stays, new allocations are refused"
 )
-TASK_LEASE_OVER = Part(JOB, "this task's lease is over")
+TASK_LEASE_OVER = Part(JOB, "this task's lease is over: run it again to ask anew")
 ON_THE_CPU = Notice(QUOTA, "{reason:.800}; the program continues on the CPU (no_gpu=cpu)")
 CANNOT_TAKE = Message(
     NODE,

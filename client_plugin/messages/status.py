@@ -36,7 +36,7 @@ OF_ALL_TASKS = Message(
     COMMAND_LINE, "{table} is a table of all tasks of the node", "leave {option} out"
 )
 NOTHING_KNOWN_OF_ENV = Notice(QUOTA, "nothing is known of {env}")
-PLACEMENT_NOW = Notice(NODE, "placement policy: {in_force} (setting placement = {setting})")
+PLACEMENT_NOW = Notice(NODE, "order of free GPUs: {meaning} (placement = {setting})")
 LEARNED_PLACEMENT_FAILS = Notice(NODE, "learned placement: {fault}")
 NO_GPU = Notice(NODE, "there is no GPU")
 NO_TASK_USES_GPU = Notice(NODE, "no task uses a GPU")

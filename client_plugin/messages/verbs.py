@@ -92,6 +92,7 @@ OUTPUT_DROPPED = Notice(
 LOG_BEGINS_ANEW = Notice(JOB, "its log begins anew here")
 START_ENDED_WAITING = Notice(JOB, "{job}: start {attempt} has ended ({how}); waiting for the next")
 START_ENDED = Notice(JOB, "{job}: start {attempt} has ended ({how}); the next follows")
+FOLLOWED_JOB_ENDED = Notice(JOB, "{job} {state}: {how}; nodemgr history {job} has more")
 ARRAY_FOLLOWED = Message(COMMAND_LINE, "{job} is an array", "name one of its jobs ({first}, say)")
 STANDING = Notice(JOB, "{job}: {standing}")
 

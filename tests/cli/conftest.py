@@ -230,7 +230,10 @@ def status(env: str = "alice", **changes: Any) -> dict[str, Any]:
     """A status as the manager tells it: one GPU, one env, one task, one waiter."""
     return {
         "schema_version": 1,
-        "placement": {"setting": "auto", "in_force": "spread", "fault": None},
+        "placement": {
+            "setting": "auto", "in_force": "spread", "meaning": "most remaining memory first",
+            "fault": None,
+        },
         "gpus": [
             {"index": 0, "uuid": "GPU-0", "name": "Sim", "memory_total_bytes": 16 * 2**30,
                 "memory_granted_bytes": 12 * 2**30,

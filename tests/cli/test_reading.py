@@ -46,10 +46,10 @@ def test_status_for_people(nodemgr: Run, manager: RunningManager) -> None:
     assert lines == [
         "GPU  NAME  STATE    MEMORY  GRANTED   USED  UTIL  TEMP  POWER  TASKS  UUID",
         "  0  Sim   healthy  16 GiB   12 GiB  1 GiB     -     -      -      1  GPU-0",
-        "placement policy: spread (setting placement = auto)",
+        "order of free GPUs: most remaining memory first (placement = auto: spread)",
         "",
-        "ENV    GPUS  MEMORY QUOTA  AVAILABLE  PENDING  UDP LIMITS  QUEUE",
-        "alice   1/2        24 GiB     12 GiB        -           -  normal",
+        "ENV    GPUS  MEMORY QUOTA  AVAILABLE  QUEUE",
+        "alice   1/2        24 GiB     12 GiB  normal",
         "",
         (
             "TASK  ENV    STATE    MEMORY  GPUS  USED  UTIL  IDLE      FOR  LAST SEEN  CPU  HOST"
@@ -361,6 +361,19 @@ def test_on_a_terminal_an_event_ends_at_its_edge(
     for width in (None, 80):
         events._print(past[0], (), False, width)
     assert told == [whole[:-1], whole[:79] + "…"]
+
+
+def test_on_a_terminal_an_event_of_today_has_no_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns the date took a quarter of what is left for the event."""
+    told: list[str] = []
+    monkeypatch.setattr("nodemgr.cli.admins.events.click.echo", told.append)
+    drained = event(7, "gpu.drained", gpu_indices=[1], by="root", reason="fan", warning="GPU 1 …")
+    monkeypatch.setattr(events.time, "time_ns", lambda: drained["time_ns"] + 1_000)
+    for width in (None, 80):
+        events._print(drained, (), False, width)
+    whole, short = told
+    assert whole.endswith("     7  gpu.drained       gpu_indices=1  by=root  reason=fan")
+    assert short == whole.partition(" ")[2]
 
 
 def test_events_since_a_time(nodemgr: Run, manager: RunningManager) -> None:

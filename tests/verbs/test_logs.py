@@ -41,18 +41,29 @@ def story(state: str, *ended: float | None) -> dict[str, Any]:
     return {"job": "j1", "state": state, "attempts": attempts}
 
 
+ENDED = "; nodemgr history j1 has more\n"
+
+
 @pytest.mark.parametrize(
-    "last", [story("done", 1.0, 2.0), story("failed", 1.0, 2.0)], ids=["done", "failed"]
+    ("last", "end"),
+    [
+        (story("done", 1.0, 2.0), ""),
+        (story("failed", 1.0, 2.0), f"nodemgr: j1 failed: exit code 7{ENDED}"),
+        (story("withdrawn", 1.0, 2.0), f"nodemgr: j1 was withdrawn: exit code 7{ENDED}"),
+    ],
+    ids=["done", "failed", "withdrawn"],
 )
 def test_a_start_that_comes_and_ends_between_two_looks_is_shown(
-    last: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    last: dict[str, Any], end: str, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr(logs.time, "sleep", lambda _seconds: None)
     way = Scripted([story("running", None), last])
     logs._follow(cast(Way, way), "j1", logs._write)
     said = capfd.readouterr()
     assert said.out == "of start 1\nof start 2\n"
-    assert said.err == "nodemgr: j1: start 1 has ended (exit code 7); the next follows\n"
+    first = "nodemgr: j1: start 1 has ended (exit code 7); the next follows\n"
+    assert said.err == first + end
     assert way.opened == [None, 2]
 
 

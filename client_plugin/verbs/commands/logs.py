@@ -34,6 +34,7 @@ STANDING_S = 1.0
 LOG_PERIOD_S = 60.0
 """Between two lines about a wait, where stderr is no terminal."""
 FINAL = frozenset({"done", "failed", "withdrawn"})
+STATES = {"failed": "failed", "withdrawn": "was withdrawn"}
 
 
 def run(said: Said) -> int:
@@ -100,6 +101,9 @@ def _follow(way: Way, job: str, write: Write) -> None:
             how = _how(told, log.attempt)
             say(messages.START_ENDED(job=job, attempt=log.attempt, how=how))
         if number is None:
+            if told["state"] != "done":
+                how = _how(told, log.attempt)
+                say(messages.FOLLOWED_JOB_ENDED(job=job, state=STATES[told["state"]], how=how))
             return
 
 

@@ -78,8 +78,12 @@ def env_columns() -> Sequence[Column]:
         Column("GPUS", lambda e: f"{len(e['gpus'])}/{e['quota']['gpus']}", right=True),
         SizeColumn("MEMORY QUOTA", lambda e: e["quota"]["memory_bytes"] or "whole GPUs"),
         SizeColumn("AVAILABLE", lambda e: e["memory_remaining_bytes"]),
-        SizeColumn("PENDING", lambda e: e.get("memory_pending_bytes") or None, spare=2),
-        SizeColumn("UDP LIMITS", lambda e: e.get("memory_capped_bytes") or None, spare=3),
+        SizeColumn(
+            "STILL TO COME", lambda e: e.get("memory_pending_bytes") or None, spare=2, optional=True
+        ),
+        SizeColumn(
+            "FIXED CAPS", lambda e: e.get("memory_capped_bytes") or None, spare=3, optional=True
+        ),
         Column("QUEUE", lambda e: e["quota"]["priority"], spare=1),
     )
 
@@ -208,7 +212,8 @@ def show(status: TableRow, inside: bool = False) -> None:
         from client_plugin.messages import status as messages
 
         order = status["placement"]
-        print(messages.PLACEMENT_NOW(in_force=order["in_force"], setting=order["setting"]))
+        setting = ": ".join(dict.fromkeys((order["setting"], order["in_force"])))
+        print(messages.PLACEMENT_NOW(meaning=order["meaning"], setting=setting))
     print()
     tables.show(
         env_columns(),

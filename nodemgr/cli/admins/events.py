@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,8 @@ ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
 """The fields that every event has; the other fields are the event's own."""
 BY_INDEX = {"gpus", "fresh_gpus"}
 """UUIDs that a person need not see where indices stand beside them."""
+WARNING = {"warning"}
+"""A sentence made of the other fields, where they name the user who gave the order."""
 DEFAULT_COUNT = 50
 PAGE = 1_000
 
@@ -151,26 +154,29 @@ def _print(
     if as_json:
         options.print_json_line(event)
     else:
-        line = _line(event)
+        line = _line(event, tables.wall_time(time.time_ns()) if width is not None else None)
         click.echo(line if width is None or len(line) <= width else line[: width - 1] + "…")
 
 
-def _line(event: tables.TableRow) -> str:
+def _line(event: tables.TableRow, now: str | None) -> str:
+    """`now`: a time of today, whose date is left out."""
     hidden = ENVELOPE | (BY_INDEX if "gpu_indices" in event else set())
+    hidden |= WARNING if "by" in event else set()
     own = {
         key: value
         for key, value in event.items()
         if key not in hidden and value not in (None, "", [])
     }
     told = "  ".join(f"{_name(key)}={_value(key, value)}" for key, value in own.items())
-    return (
-        f"{tables.wall_time(event['time_ns'])}  {event['sequence']:>6}  {event['name']:<17} {told}"
-    ).rstrip()
+    at = tables.wall_time(event["time_ns"]) or ""
+    if now is not None and at.partition(" ")[0] == now.partition(" ")[0]:
+        at = at.partition(" ")[2]
+    return f"{at}  {event['sequence']:>6}  {event['name']:<17} {told}".rstrip()
 
 
 def _name(key: str) -> str:
     """The field's name without its unit, which stands beside the figure."""
-    return key.removesuffix("_bytes").removesuffix("_ns")
+    return key.removesuffix("_bytes").removesuffix("_ns").removesuffix("_ms")
 
 
 def _value(key: str, value: Any) -> str:
@@ -179,6 +185,8 @@ def _value(key: str, value: Any) -> str:
         return units.format_size(value)
     if isinstance(value, int) and key.endswith("_ns") and not key.endswith("wall_ns"):
         return units.format_duration(value // options.NS_PER_MS)
+    if isinstance(value, int) and key.endswith("_ms"):
+        return units.format_duration(value)
     if isinstance(value, list):
         return ",".join(_value(key, item) for item in value)
     return tables.printable(str(value))

@@ -168,7 +168,7 @@ NODE_WITHOUT_GPU = Message(
 QUOTA_IS_ZERO = Message(
     QUOTA,
     "the quota of {env} is 0 GPUs",
-    "ask an admin for more",
+    "an admin raises it (nodemgr quota set {env} --gpus N)",
     code="quota",
     note="An environment without GPUs can run jobs that need none.",
 )
@@ -452,12 +452,12 @@ GPU_HAS_FAILED = Message(
 )
 GPU_DRAINED_BY_MANAGER = Message(
     DRIVER,
-    "GPU {index} is drained and gets no new task ({why})",
+    "GPU {index} is drained ({why})",
     "nodemgr gpu repaired {index} brings it back after a repair",
 )
 GPU_DRAINED_BY_ORDER = Message(
     NODE,
-    "GPU {index} is drained and gets no new task (by order of {by}{note})",
+    "GPU {index} is drained (by order of {by}{note})",
     "nodemgr gpu resume {index} ends that, nodemgr gpu repaired {index} after a repair",
 )
 GPU_STAYS_IN_USE = Message(
@@ -481,6 +481,8 @@ ANOTHERS_ATTEMPT_FAILED = Part(JOB, "a job of another environment failed beside 
 
 CHOSEN_BY_ORDER = Part(NODE, "{name}: {meaning}")
 CHOSEN_BY_LEARNED = Part(NODE, "learned: the highest scores by the trained weights")
+HIGHEST_SCORE_FIRST = Part(NODE, "highest score by the trained weights first")
+FEWEST_FAILURES_FIRST = Part(NODE, "for a long job, fewest failures first")
 CHOSEN_AGAIN = Part(QUOTA, "GPUs of its own environment, the fewest tasks first")
 CHOSEN_FOR_A_LONG_JOB = Part(
     NODE,

@@ -31,6 +31,13 @@ def in_force(state: State, name: str) -> str:
     return "reliable" if name == LEARNED and not _scores(state) else name
 
 
+def meaning(name: str) -> str:
+    """A policy in force, in words."""
+    if name == LEARNED:
+        return messages.HIGHEST_SCORE_FIRST()
+    return ORDERS[name].meaning if name in ORDERS else messages.FEWEST_FAILURES_FIRST()
+
+
 def _scores(state: State) -> bool:
     return state.learned is not None and not state.learned.fault
 

@@ -69,7 +69,8 @@ def placement(state: State) -> dict[str, str | None]:
     setting = state.config.placement
     return {
         "setting": setting,
-        "in_force": preference.in_force(state, setting),
+        "in_force": (name := preference.in_force(state, setting)),
+        "meaning": preference.meaning(name),
         "fault": _fault(state, setting) or None,
     }
 

@@ -54,15 +54,21 @@ def test_a_gpu_is_drained_and_resumed(manager: Manager) -> None:
 
 
 def test_failures_are_reported_shown_and_repaired(manager: Manager) -> None:
-    assert placement(manager) == {"setting": "auto", "in_force": "spread", "fault": None}
+    assert placement(manager) == {
+        "setting": "auto", "in_force": "spread", "meaning": "most remaining memory first",
+        "fault": None,
+    }  # fmt: skip
     ordered(manager, "failed", "2", "--note", "wrong results")
     row = gpus(manager)[2]
     assert row["failures"] == 1
     assert row["last_failure_evidence"][0].endswith(": wrong results")  # type: ignore[index]
     rate, low, high = (row[f"failures_per_1000_hours{bound}"] for bound in ("", "_low", "_high"))
     assert 0 < low < rate < high  # type: ignore[operator]
-    assert placement(manager) == {"setting": "auto", "in_force": "reliable", "fault": None}
-    assert "placement policy: reliable" in nodemgr(manager, "status").stdout
+    assert placement(manager) == {
+        "setting": "auto", "in_force": "reliable",
+        "meaning": "for a long job, fewest failures first", "fault": None,
+    }  # fmt: skip
+    assert "(placement = auto: reliable)" in nodemgr(manager, "status").stdout
     assert "wrong results" in nodemgr(manager, "report").stdout
     ordered(manager, "repaired", "2")
     assert gpus(manager)[2]["failures"] == 0

@@ -306,7 +306,7 @@ def test_a_flapping_gpu_is_drained_after_three_failures_in_an_hour() -> None:
     assert made.state.gpu_records["GPU-1"].why == "3 failures within an hour"
     (drained,) = [effect for effect in made.of(Publish) if effect.name == "gpu.drained"]
     assert drained.fields["warning"] == (
-        "GPU 1 is drained and gets no new task (3 failures within an hour): "
+        "GPU 1 is drained (3 failures within an hour): "
         "nodemgr gpu repaired 1 brings it back after a repair"
     )
     made.repairs(1, "new riser")

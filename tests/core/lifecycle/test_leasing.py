@@ -178,7 +178,12 @@ def test_a_named_number_of_gpus_holds_for_any_number_of_processes() -> None:
 @pytest.mark.parametrize(
     ("quota", "asks", "code", "words"),
     [
-        ((0, None), {}, DenyCode.NO_GPU, "the quota of alice is 0 GPUs: ask an admin for more"),
+        (
+            (0, None),
+            {},
+            DenyCode.NO_GPU,
+            "the quota of alice is 0 GPUs: an admin raises it (nodemgr quota set alice --gpus N)",
+        ),
         ((2, None), {"gpus": 0}, DenyCode.NO_GPU, "no GPU was asked for"),
         ((2, None), {"gpus": 3}, DenyCode.OVER_QUOTA, "the quota of alice is 2"),
         ((2, None), {"world": 3}, DenyCode.OVER_QUOTA, "3 GPUs asked"),

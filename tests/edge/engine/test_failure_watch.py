@@ -43,7 +43,7 @@ def test_a_gpu_that_fails_again_and_again_is_drained_with_one_line_in_the_log(
         assert manager.call("status")["gpus"][1]["drained"]
     lines = [line for line in capsys.readouterr().err.splitlines() if "drained" in line]
     assert lines == [
-        "nodemgr: GPU 1 is drained and gets no new task (3 failures within an hour):"
+        "nodemgr: GPU 1 is drained (3 failures within an hour):"
         " nodemgr gpu repaired 1 brings it back after a repair"
     ]
 
