@@ -41,6 +41,22 @@ def is_same_origin(origin: str, host_header: str) -> bool:
     return bool(separator) and scheme in ("http", "https") and rest.lower() == host_header.lower()
 
 
+def neighbours(address: str) -> str | None:
+    """Those that count as one with this peer: its address, or its network of IPv6.
+
+    None: a peer on loopback, where proxies and tunnels are.
+    """
+    try:
+        plain = ipaddress.ip_address(_plain(address))
+    except ValueError:
+        return None  # no peer of a network
+    if plain.is_loopback:
+        return None
+    if plain.version == 4:
+        return str(plain)
+    return str(ipaddress.ip_network(f"{plain}/64", strict=False))
+
+
 def _plain(name: str) -> str:
     """One spelling of each name and address."""
     bare = name.strip("[]").rstrip(".").lower()

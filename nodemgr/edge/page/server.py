@@ -318,29 +318,25 @@ class Events(Handler):
 
     async def get(self) -> None:
         self.query({})
-        token = self.token()
-        self._check_room(token)
-        scope = PUBLIC
+        token, scope = self.token(), PUBLIC
+        near = hosts.neighbours(self.request.remote_ip or "")
         if token is not None:
             told = await self.page.viewer(token)
             scope = Scope(told["scope"], told["env"])
-            self._check_room(token)  # others came meanwhile
+        # between this and `add` nothing is awaited
+        if (why := self.page.viewers.refusal(token, scope, near)) is not None:
+            raise RequestRefused(why)
         stream = self.stream()
         if stream.closed():
             return  # the viewer has gone meanwhile
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("X-Accel-Buffering", "no")
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        viewer = Viewer(_Stream(self, stream), token, scope)
+        viewer = Viewer(_Stream(self, stream), token, scope, near)
         viewer.send(b"retry: 1000\n\n")
         self._remove = lambda: self.page.viewers.remove(viewer)
         self.page.viewers.add(viewer)
         await self.page.hold(self)
-
-    def _check_room(self, token: str | None) -> None:
-        """Between this and `add` nothing is awaited. Raises RequestRefused."""
-        if not self.page.viewers.has_room(token):
-            raise RequestRefused(messages.MANY_VIEWERS())
 
     def on_connection_close(self) -> None:
         remove = getattr(self, "_remove", None)

@@ -12,13 +12,21 @@ import time
 from collections.abc import Awaitable
 from typing import Any, NamedTuple, Protocol
 
+from client_plugin.messages.form import MessageLine, stated
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.page.changes import changes
 from nodemgr.edge.page.channel import Channel, ManagerAway, RequestRefused
+from nodemgr.messages import web as messages
 
 PERIOD_S = 0.9
 """Between two views: a page follows a change within a second."""
 MAX_VIEWERS = 200
+MAX_OF_TOKEN, MAX_OF_ENV, MAX_OF_ADDRESS = 20, 60, 100
+"""Streams of one token, of all tokens of one env, and of one address.
+
+Loopback has no bound of its own: a proxy or a tunnel brings the viewers of many from there. An
+administrator has none but that of the token.
+"""
 DROP_S = 10.0
 """A viewer that has read nothing for so long is dropped."""
 COMMENT_S = 15.0
@@ -40,6 +48,8 @@ class Scope(NamedTuple):
 
 
 PUBLIC = Scope("public")
+ADMIN = "admin"
+"""The name of the scope of administrators."""
 
 
 class Output(Protocol):
@@ -58,9 +68,12 @@ class Output(Protocol):
 class Viewer:
     """One open stream."""
 
-    def __init__(self, output: Output, token: str | None, scope: Scope) -> None:
+    def __init__(
+        self, output: Output, token: str | None, scope: Scope, near: str | None = None
+    ) -> None:
         self.token = token
         self.scope = scope
+        self.near = near
         self._output = output
         self._unsent: asyncio.Future[Any] | None = None
         self.opened_s = time.monotonic()
@@ -96,6 +109,10 @@ class Viewer:
         if self.is_ready():
             self.send(data)
         self._output.end()
+
+
+def _many(what: str, remedy: str) -> MessageLine:
+    return stated(what, remedy, "viewers")
 
 
 def _retrieved(sent: asyncio.Future[Any]) -> None:
@@ -142,16 +159,47 @@ class Viewers:
     def __len__(self) -> int:
         return sum(len(group.viewers) for group in self._groups.values())
 
-    def has_room(self, token: str | None) -> bool:
-        """Whether one more can come; one with a token takes a place of those without."""
-        return len(self) < MAX_VIEWERS or (token is not None and PUBLIC in self._groups)
+    def refusal(self, token: str | None, scope: Scope, near: str | None) -> MessageLine | None:
+        """Why one more cannot come; None: it can. `near`: its address (hosts.neighbours)."""
+        every = [viewer for group in self._groups.values() for viewer in group.viewers]
+        if token is not None and sum(other.token == token for other in every) >= MAX_OF_TOKEN:
+            return _many(f"{MAX_OF_TOKEN} pages with this token are open", "close one")
+        if scope.env is not None and self._count(scope) >= MAX_OF_ENV:
+            return _many(f"{MAX_OF_ENV} pages of {scope.env} are open", "close one")
+        is_bound = near is not None and scope.name != ADMIN
+        if is_bound and sum(other.near == near for other in every) >= MAX_OF_ADDRESS:
+            return _many(f"{MAX_OF_ADDRESS} pages of {near} are open", "close one")
+        if len(every) < MAX_VIEWERS or self._displaced(scope) is not None:
+            return None
+        return messages.MANY_VIEWERS()
+
+    def _count(self, scope: Scope) -> int:
+        group = self._groups.get(scope)
+        return 0 if group is None else len(group.viewers)
+
+    def _displaced(self, scope: Scope) -> Viewer | None:
+        """Who makes room for one more of this scope where all places are taken; None: nobody.
+
+        The oldest without a token; else, of the env with most, if that has more than this one has
+        then, or this is an administrator.
+        """
+        if scope == PUBLIC:
+            return None
+        fullest = PUBLIC
+        if PUBLIC not in self._groups:
+            of_envs = [other for other in self._groups if other.env is not None]
+            fullest = max(of_envs, key=self._count, default=PUBLIC)
+            if scope.name != ADMIN and self._count(fullest) <= self._count(scope) + 1:
+                return None
+        group = self._groups.get(fullest)
+        return None if group is None else min(group.viewers, key=lambda other: other.opened_s)
 
     def add(self, viewer: Viewer) -> None:
-        """Its snapshot follows. Where all places are taken, the oldest without a token goes."""
-        if len(self) >= MAX_VIEWERS and PUBLIC in self._groups:
-            oldest = min(self._groups[PUBLIC].viewers, key=lambda other: other.opened_s)
-            self.remove(oldest)
-            oldest.drop()
+        """Its snapshot follows. Where all places are taken, another one goes (`_displaced`)."""
+        displaced = self._displaced(viewer.scope) if len(self) >= MAX_VIEWERS else None
+        if displaced is not None:
+            self.remove(displaced)
+            displaced.drop()
         group = self._groups.setdefault(viewer.scope, _ViewersOfScope())
         group.viewers.add(viewer)
         if not self._channel.is_here:

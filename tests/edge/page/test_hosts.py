@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.edge.page.hosts import is_ours, is_same_origin
+from nodemgr.edge.page.hosts import is_ours, is_same_origin, neighbours
 
 NAMES = ("gpus.example.org", "fd00::1")
 
@@ -39,3 +39,9 @@ def test_an_origin_is_ours_with_its_port() -> None:
         "file://localhost:9000",
     ):
         assert not is_same_origin(origin, "localhost:9000")
+
+
+def test_the_peers_that_count_as_one() -> None:
+    assert neighbours("10.0.0.1") == neighbours("::ffff:10.0.0.1") == "10.0.0.1"
+    assert neighbours("2001:db8::1") == neighbours("2001:db8::ffff:2")
+    assert neighbours("127.0.0.1") is neighbours("::1") is neighbours("") is None

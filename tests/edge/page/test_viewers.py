@@ -12,6 +12,7 @@ import pytest
 
 from nodemgr.edge.page import viewers as module
 from nodemgr.edge.page.channel import Channel, ManagerAway, RequestRefused
+from nodemgr.edge.page.hosts import neighbours
 from nodemgr.edge.page.viewers import PUBLIC, Scope, Viewer, Viewers
 from tests.support.limits import WAIT_LIMIT_S
 
@@ -206,11 +207,69 @@ def test_a_viewer_with_a_token_takes_the_place_of_the_oldest_without(
         viewers.add(Viewer(member, "t", ALICE))
         viewers.add(Viewer(first, None, PUBLIC))
         viewers.add(Viewer(second, None, PUBLIC))
-        assert (viewers.has_room(None), viewers.has_room("t")) == (False, True)
+        assert viewers.refusal(None, PUBLIC, "10.0.0.1") is not None
+        assert viewers.refusal("t", ALICE, "10.0.0.1") is None
         viewers.add(Viewer(FakeOutput(), "t", ALICE))
         assert (first.ended, second.ended, member.ended) == ("dropped", "", "")
         viewers.add(Viewer(FakeOutput(), "u", ALICE))
         assert (second.ended, member.ended, len(viewers)) == ("dropped", "", 3)
-        assert not viewers.has_room("t"), "each place is taken by one with a token"
+        assert viewers.refusal("t", ALICE, "10.0.0.1") is not None, "all have a token of alice"
+
+    run(script)
+
+
+def fill(
+    viewers: Viewers, count: int, token: str, scope: Scope, near: str | None
+) -> list[FakeOutput]:
+    """Opens so many streams, as far as they are let in."""
+    outputs = []
+    for _ in range(count):
+        if viewers.refusal(token, scope, near) is None:
+            outputs.append(FakeOutput())
+            viewers.add(Viewer(outputs[-1], token, scope, near))
+    return outputs
+
+
+def test_one_environment_locks_no_administrator_and_no_other_out() -> None:
+    async def script(channel: FakeChannel, viewers: Viewers) -> None:
+        mine = fill(viewers, 200, "t1", ALICE, "10.0.0.1")
+        assert len(mine) == module.MAX_OF_TOKEN
+        for token in ("t2", "t3", "t4"):
+            mine += fill(viewers, 200, token, ALICE, "10.0.0.1")
+        assert len(mine) == module.MAX_OF_ENV, "of all its tokens"
+        others = fill(viewers, 5, "b", Scope("env", "bob"), "10.0.0.1")
+        assert len(others) == 5
+        assert len(viewers) == module.MAX_OF_ENV + 5
+
+    run(script)
+
+
+def test_many_streams_from_one_address_leave_room_for_others() -> None:
+    async def script(channel: FakeChannel, viewers: Viewers) -> None:
+        near = None
+        for number in range(200):
+            near = neighbours(f"2001:db8::{number:x}")
+            fill(viewers, 1, f"t{number}", Scope("env", f"e{number}"), near)
+        assert len(viewers) == module.MAX_OF_ADDRESS, "a network of IPv6 counts as one address"
+        assert viewers.refusal("t", ALICE, "10.0.0.1") is None
+        assert viewers.refusal("a", Scope("admin"), near) is None
+
+    run(script)
+
+
+def test_an_administrator_takes_the_place_of_the_env_with_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_VIEWERS", 4)
+
+    async def script(channel: FakeChannel, viewers: Viewers) -> None:
+        mine = fill(viewers, 3, "t", ALICE, "10.0.0.1")
+        (other,) = fill(viewers, 1, "b", Scope("env", "bob"), "10.0.0.1")
+        fill(viewers, 1, "a", Scope("admin"), "10.0.0.1")
+        assert [one.ended for one in (*mine, other)] == ["dropped", "", "", ""]
+        assert viewers.refusal("t", ALICE, "10.0.0.1") is not None
+        fill(viewers, 1, "c", Scope("env", "carol"), "10.0.0.1")
+        assert [one.ended for one in (*mine, other)] == ["dropped", "dropped", "", ""]
+        assert viewers.refusal("d", Scope("env", "dave"), "10.0.0.1") is not None, "each has one"
 
     run(script)
