@@ -587,6 +587,7 @@ EVERYWHERE = {"messages", "units"}
 """The tables of messages, and units, which imports these alone: every room may import them."""
 TESTED_ELSEWHERE = {
     "nodemgr/core/manager.py": "tests/core/test_machine.py",
+    "nodemgr/edge/rpc/cost.py": "tests/edge/api/test_bulk_orders.py",
     "nodemgr/core/model/policy_names.py": "tests/cli/presentation/test_help.py",
     "nodemgr/core/model/entities.py": "tests/core/model/test_encoding.py",
     "nodemgr/core/model/event_names.py": "tests/test_house.py",

@@ -98,6 +98,9 @@ SHELL_NEEDED = Part(COMMAND_LINE, "{letter} needs a shell, and none runs here: w
 NUL_IN_ARGUMENT = Part(COMMAND_LINE, "has a NUL character, which no argument can have")
 LINE_WITHOUT_COMMAND = Part(COMMAND_LINE, "names no command")
 LINE_NOT_JSON = Part(COMMAND_LINE, "is no JSON object: {error}")
+LINE_TOO_DEEP = Part(
+    COMMAND_LINE, "is nested too deep: the values of a job are texts, numbers, lists"
+)
 OBJECT_WITHOUT_COMMAND = Part(
     COMMAND_LINE, 'names no command: "{key}" is a text, or a list of words'
 )

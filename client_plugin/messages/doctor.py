@@ -27,6 +27,12 @@ CHECK_SOCKET = Check(
     "socket",
     "the node's manager must run (systemctl status nodemgr), and the env's directory be mounted",
 )
+CHECK_SOCKET_FULL = Check(
+    CONTAINER,
+    "socket",
+    "end programs of this environment that are connected; an administrator's `nodemgr doctor` names"
+    " those with most, and the settings have max_connections_per_env",
+)
 CHECK_LEDGER = Check(
     PROGRAM,
     "ledger",

@@ -28,7 +28,7 @@ from _socket import socket as Socket
 
 from client_plugin.messages import ways as messages
 from client_plugin.messages.form import relayed
-from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost, Stopped
+from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost, Mute, Stopped
 
 # _socket instead of socket: the import of socket makes enumerations of all constants, and takes
 # half as long as the start of Python.
@@ -150,7 +150,7 @@ class Conversation:
             )
             return parsed(self._pages(descriptors)), descriptors
         except timeout:
-            raise Lost(messages.SOCKET_MUTE(path=self._path)) from None
+            raise Mute(messages.SOCKET_MUTE(path=self._path)) from None
         except OSError as error:
             raise Lost(messages.SOCKET_WENT(path=self._path, why=error.strerror)) from None
         except (KeyError, ValueError):

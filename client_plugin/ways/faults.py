@@ -65,6 +65,10 @@ class Lost(Away):
     """The manager was asked, and went away before it answered: what it has done is not known."""
 
 
+class Mute(Lost):
+    """The manager's socket takes the connection or the question, and no answer comes in time."""
+
+
 class Busy(Away):
     """The manager has no room for this at the moment. A moment later it may have."""
 

@@ -92,13 +92,6 @@ NO_SPEAKER = Message(
     "name the user instead of --mine",
     code="usage",
 )
-MANY_JOBS = Message(
-    MANAGER,
-    "{jobs} jobs at once are too many, and {limit} are the most",
-    "narrow the filter, or name fewer",
-    code="refused",
-)
-
 # -- queues --
 
 QUEUE_OR_FIRST = Message(

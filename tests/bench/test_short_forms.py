@@ -33,6 +33,7 @@ PARTS = frozenset(
         "placement_page",
         "processor_kernels",
         "steps",
+        "timed_manager",
         "torchrun_group",
         "zoo",
     }
@@ -52,6 +53,8 @@ ROWS = {
     "connect_flood": [f"calm{FIGURE}", f"busy{FIGURE}", f"beside 1 strangers{FIGURE}"],
     "core_step": [f"Acquire.*?{FIGURE}{FIGURE}", f"Match, 10 jobs start{FIGURE}{FIGURE}",
         f"50 jobs behind one lease{FIGURE}"],
+    "jobs/denial": [rf"job_withdraw of it{FIGURE}{FIGURE}", rf"busy{FIGURE}{FIGURE}",
+        rf"arrays{FIGURE}{FIGURE}"],
     "elastic/changes": [rf"warm: offer to a step on it, three-lines{FIGURE}{FIGURE}",
         rf"leader killed: workers ended, three-lines{FIGURE}{FIGURE}",
         rf"removal: steps lost, three-lines{FIGURE}{FIGURE}"],

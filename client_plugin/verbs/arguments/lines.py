@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 2**20
 PIECE_BYTES = 2**16
+SHOWN_CHARS = 120
 COMMAND = "command"
 _PIECE = re.compile(
     r"""(?P<blank>\s+)|(?P<plain>[^\s'"\\|&;<>()$`]+)|'(?P<single>[^']*)'"""
@@ -72,7 +73,9 @@ def _parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[
         return words, {}
     try:
         said = json.loads(line)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise WrongValue(messages.LINE_TOO_DEEP()) from None
+    except ValueError as error:
         raise WrongValue(messages.LINE_NOT_JSON(error=error)) from None
     command = said.pop(COMMAND, None)
     if isinstance(command, str):
@@ -107,8 +110,15 @@ def _value(name: str, option: VerbOption, value: Any) -> Any:
     try:
         parsed = option.kind.parse(str(value))
     except ValueError as wrong:
-        raise WrongValue(messages.WRONG_OPTION_OF_JOB(name=name, wrong=wrong)) from None
+        raise WrongValue(messages.WRONG_OPTION_OF_JOB(name=name, wrong=_cut(str(wrong)))) from None
     return parsed
+
+
+def _cut(text: str) -> str:
+    """Its beginning and its end: what is wrong, and what would be right."""
+    return (
+        text if len(text) <= 2 * SHOWN_CHARS else f"{text[:SHOWN_CHARS]} ... {text[-SHOWN_CHARS:]}"
+    )
 
 
 def read(descriptor: int, name: str) -> Iterator[List[Tuple[int, bytes]]]:

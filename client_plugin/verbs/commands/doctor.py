@@ -10,7 +10,6 @@ import glob
 import os
 import re
 import shutil
-import socket
 import subprocess
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
@@ -21,7 +20,7 @@ from client_plugin.verbs.arguments.parser import JSON, Said, Verb
 from client_plugin.verbs.presentation import tables
 from client_plugin.ways import installed, locations
 from client_plugin.ways.choice import UserWay
-from client_plugin.ways.faults import Fault
+from client_plugin.ways.faults import Fault, Mute
 
 PAYLOAD = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -90,12 +89,20 @@ def hook() -> CheckOutcome:
 
 def manager() -> List[CheckRow]:
     """The way to the manager, and its answer about this environment."""
-    address = locations.read_conf(locations.around_us()).get("address", "")
-    if address.startswith("unix:"):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            probe.connect(os.path.join(locations.around_us(), address[len("unix:") :]))
-    told = UserWay(locations.around_us()).question("doctor")["checks"]
+    try:
+        told = UserWay(locations.around_us()).question("doctor")["checks"]
+    except Mute as mute:
+        return [full(mute)]
     return [row_of(messages.CHECK_SOCKET, True, messages.MANAGER_ANSWERS()), *told]
+
+
+def full(mute: Mute) -> CheckRow:
+    """The socket takes what is sent, and nobody reads it.
+
+    So it is where an environment has as many connections as it may have.
+    """
+    what = f"{mute.message} (an environment with all its connections gets none either)"
+    return row_of(messages.CHECK_SOCKET_FULL, False, relayed(what))
 
 
 FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", re.MULTILINE)

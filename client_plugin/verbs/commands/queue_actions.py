@@ -23,10 +23,11 @@ from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.members import access_lines, membership
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
+from client_plugin.ways.retry_timeout import RetryTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
     from client_plugin.messages.form import MessageLine
     from client_plugin.ways.choice import Way, Whom
@@ -52,10 +53,12 @@ FILTERS = (
     VerbOption("--all-of", kind=kinds.ENV, help="All of this environment."),
 )
 """Filters, in place of ids. Several filters select the jobs that match all of them."""
+MAX_IDS = 1_000
+"""The most ids in one order (nodemgr/edge/api/job_arguments.py)."""
 MAX_LINES = 20
 """The most printed lines about successes."""
 MANY_TEXT = (
-    "Several jobs change in one step. A filter (--name, --state, --mine, --all-of) selects the"
+    "Many jobs change in several steps. A filter (--name, --state, --mine, --all-of) selects the"
     " matching jobs whose state allows the change. Each id that cannot be changed gets one line,"
     " and the exit code is then 1."
 )
@@ -64,7 +67,7 @@ MANY_TEXT = (
 def order(said: Said, ids: List[str], verb: str, done: str) -> int:
     """Order several jobs, by their ids or by a filter; returns the exit code.
 
-    Each way that reaches some of the jobs gets one order.
+    Each way that reaches some of the jobs gets orders, each for as many as one step can do.
     """
     whom, asked = said.whom(), {"name": said.name, "state": said.state, "mine": said.mine}
     if bool(ids) is bool(said.all_of or any(asked.values())):
@@ -74,16 +77,67 @@ def order(said: Said, ids: List[str], verb: str, done: str) -> int:
             mistake(said.verb, messages.TWO_ENVS())
         whom.env = said.all_of
     ways = choice.choose(whom) if verb != "release" or not ids else [choice.node_or_env(whom)]
-    if ids:
-        of_way = _by_way(ids, ways, whom)
-        answers = [way.ask("job_orders", order=verb, jobs=some) for way, some in of_way]
-    else:
-        answers = [way.ask("job_orders", order=verb, **_filter(way, whom, asked)) for way in ways]
-    rows = [row for answer in answers for row in answer["jobs"]]
+    rows: List[Dict[str, Any]] = []
+    retry_timeout = RetryTimeout(0) if said.no_wait else RetryTimeout()
+    try:
+        for way, some, of_filter in _some(ways, ids, whom, verb, asked, retry_timeout):
+            for answer in _answers(way, verb, some, of_filter, retry_timeout):
+                rows += answer["jobs"]
+    except (Fault, KeyboardInterrupt):
+        if rows:
+            _report(rows, done)
+        raise
     if not rows:
         what = f"the filter matches nothing that this order can change ({verb})"
         raise Fault(stated(what, "`nodemgr queue` shows what waits, `nodemgr status` what runs"))
     return _report(rows, done)
+
+
+def _some(
+    ways: Sequence[Way],
+    ids: List[str],
+    whom: Whom,
+    verb: str,
+    asked: Dict[str, Any],
+    retry_timeout: RetryTimeout,
+) -> Iterator[Tuple[Way, List[str], bool]]:
+    """The ids, and whether a filter found them, by the way on which they are known."""
+    if ids:
+        for way, some in _by_way(ids, ways, whom):
+            yield way, some, False
+        return
+    for way in ways:
+        arguments = {"order": verb, **_filter(way, whom, asked)}
+        for page in _parts(way, arguments, retry_timeout):
+            if page["matched"]:
+                yield way, page["matched"], True
+
+
+def _answers(
+    way: Way, verb: str, ids: List[str], of_filter: bool, retry_timeout: RetryTimeout
+) -> Iterator[Dict[str, Any]]:
+    """Each part of the order to these ids; the manager does the next one behind its end."""
+    for start in range(0, len(ids), MAX_IDS):
+        arguments = {"order": verb, "jobs": ids[start : start + MAX_IDS], "skip": of_filter}
+        yield from _parts(way, arguments, retry_timeout)
+
+
+def _parts(
+    way: Way, arguments: Dict[str, Any], retry_timeout: RetryTimeout
+) -> Iterator[Dict[str, Any]]:
+    """The answers to an order, each behind the one before.
+
+    One that was lost is asked for again: what is done already counts as done.
+    """
+    arguments = dict(arguments)
+    while True:
+        answer = retry_timeout.outlast(
+            lambda: way.ask("job_orders", again=retry_timeout.lost, **arguments)
+        )
+        yield answer
+        if answer["after"] is None:
+            return
+        arguments["after"] = answer["after"]
 
 
 def _by_way(ids: List[str], ways: Sequence[Way], whom: Whom) -> List[Tuple[Way, List[str]]]:

@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 from client_plugin import units
 from client_plugin.messages import doctor as findings
 from client_plugin.messages.form import Check, MessageLine, relayed
-from client_plugin.verbs.commands.doctor import FIRST_PAGE_OF_DRIVER, row_of
+from client_plugin.verbs.commands.doctor import FIRST_PAGE_OF_DRIVER, full, row_of
 from client_plugin.ways import locations
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.control import ControlConnection, may_control
 from client_plugin.ways.conversation import ANSWER_TIMEOUT_S
-from client_plugin.ways.faults import Fault
+from client_plugin.ways.faults import Fault, Mute
 from nodemgr import paths
 from nodemgr.messages import doctor as messages
 
@@ -469,6 +469,8 @@ def env_answer(subject: Subject) -> list[dict[str, Any]] | CheckResult:
     assert subject.env_dir is not None
     try:
         told = _told(UserWay(subject.env_dir).question("doctor"))
+    except Mute as mute:
+        return [full(mute)]
     except Fault as fault:
         return CheckResult(False, relayed(fault.message))
     return [row_of(messages.CHECK_ENV_SOCKET, True, findings.MANAGER_ANSWERS()), *told]

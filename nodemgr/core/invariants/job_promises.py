@@ -17,7 +17,7 @@ from nodemgr.core.model.entities import (
     Job,
     JobState,
 )
-from nodemgr.core.model.job_ids import array_of, order
+from nodemgr.core.model.job_ids import array_of
 from nodemgr.core.state.node_state import State
 
 HOLDING = frozenset((JobState.STARTING, JobState.RUNNING))
@@ -125,6 +125,7 @@ def _named_once(state: State) -> Iterator[str]:
         ),
         ("spec_jobs", state.spec_jobs, Counter(j.spec_id for j in jobs)),
         ("job_bytes", state.job_bytes, sizes),
+        ("living", sorted(state.living), sorted(state.jobs)),
         ("env_jobs", state.env_jobs, Counter(j.env for j in jobs)),
         (
             "cpu_jobs",
@@ -133,13 +134,13 @@ def _named_once(state: State) -> Iterator[str]:
         ),
         (
             "held_or_dependent",
-            state.held_or_dependent,
-            {j.job_id: order(j.job_id) for j in jobs if j.state in HELD_OR_DEPENDENT},
+            sorted(state.held_or_dependent),
+            sorted(j.job_id for j in jobs if j.state in HELD_OR_DEPENDENT),
         ),
         (
             "under_way",
-            state.under_way,
-            {j.job_id: order(j.job_id) for j in jobs if j.state in UNDER_WAY},
+            sorted(state.under_way),
+            sorted(j.job_id for j in jobs if j.state in UNDER_WAY),
         ),
         (
             "job_of_key",

@@ -12,6 +12,7 @@ Tables of the state hold the data that a restart loses: connections, disconnecte
 from __future__ import annotations
 
 import enum
+from json.encoder import encode_basestring_ascii as quoted
 
 from nodemgr.core.model.values import value
 
@@ -33,8 +34,10 @@ RETAINED_HISTORY_ENTRIES = 32
 RETAINED_RESIZES = 50
 """A job keeps this many of its last attempts and history entries."""
 LOG_TAIL_CHARACTERS = 4_096
-JOB_ROW_BYTES, AWAITED_BYTES = 1_024, 512
-"""The size estimate of a job without its payload, and of each job it waits for (Job.row_bytes)."""
+JOB_ROW_BYTES, AWAITED_BYTES = 4_096, 512
+"""The size of a job without its payload, its request included, and of each job it waits for."""
+BARE_BYTES, ATTEMPT_BYTES, PER_GPU_BYTES, ENTRY_BYTES, PREDICTED_BYTES = 1_792, 512, 64, 64, 512
+"""Its parts without their texts; together they may be more (Job.row_bytes)."""
 
 
 class DenyCode(enum.StrEnum):
@@ -925,6 +928,18 @@ class Attempt:
     peak_bytes: int | None = None
     """The most that it had on one of its GPUs, by the ledger; None: not known, or not ended."""
 
+    @property
+    def row_bytes(self) -> int:
+        """At least its size in the row of its job."""
+        parts = len(self.gpus) + 4 * len(self.resizes)
+        words = _stored(self.why, self.log_tail, self.chosen, *(row.why for row in self.resizes))
+        return ATTEMPT_BYTES + PER_GPU_BYTES * parts + words
+
+
+def _stored(*texts: str) -> int:
+    """The bytes of texts in a row of the store, where a character may take twelve."""
+    return sum([len(quoted(text)) for text in texts])
+
 
 @value
 class HistoryEntry:
@@ -993,9 +1008,13 @@ class Job:
 
     @property
     def row_bytes(self) -> int:
-        """An estimate of its row's size, in the store and in memory."""
-        tails = sum([len(attempt.log_tail) for attempt in self.attempts])
-        return JOB_ROW_BYTES + AWAITED_BYTES * len(self.after) + tails
+        """At least the size of its row and of its request's, in the store and in memory."""
+        entries = sum([ENTRY_BYTES + _stored(entry.who, entry.what) for entry in self.deeds])
+        attempts = sum([attempt.row_bytes for attempt in self.attempts])
+        words = 2 * _stored(self.run.command) + _stored(self.name, self.why)
+        more = PREDICTED_BYTES * len(self.run.predicted)
+        parts = BARE_BYTES + words + more + entries + attempts
+        return max(JOB_ROW_BYTES, parts) + AWAITED_BYTES * len(self.after)
 
 
 @value

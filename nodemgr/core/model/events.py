@@ -629,7 +629,7 @@ class OrderAll:
     Each sees the results of those before it. An order that makes no sense does nothing.
     """
 
-    orders: tuple[WithdrawJob | HoldJob | UnholdJob | RequeueJob | ReleaseTask, ...]
+    orders: tuple[WithdrawJob | HoldJob | UnholdJob | RequeueJob | ReleaseTask | MoveJob, ...]
     wall_ns: int
 
 

@@ -26,6 +26,12 @@ def order(job_id: str) -> tuple[int, int]:
     return int(number), int(index or 0)
 
 
+def listed(job_id: str) -> tuple[int, int]:
+    """The same; `j12`, which has no index, stands before `j12.0`."""
+    number, dot, index = job_id[1:].partition(".")
+    return int(number), int(index) if dot else -1
+
+
 def token(job_id: str, attempt: int, salt: int = 0) -> str:
     """The task token of an attempt, 32 hexadecimal digits.
 

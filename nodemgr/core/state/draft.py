@@ -57,6 +57,7 @@ from nodemgr.core.state import accounting, cpu_jobs
 from nodemgr.core.state.node_state import Overlay, Overlays, State, first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk, line_name
 
+EVERY_STATE = frozenset(JobState)
 NEW = 1 << 62
 """Above every number of a queue."""
 
@@ -331,8 +332,6 @@ class Draft(Overlays):
     def put_job(self, job: Job) -> None:
         before = self.jobs.get(job.job_id)
         self.jobs.put(job.job_id, job)
-        _file(self.held_or_dependent, job.job_id, job.state in HELD_OR_DEPENDENT)
-        _file(self.under_way, job.job_id, job.state in UNDER_WAY)
         if job.state is not JobState.PAUSED:
             self.schedule((PAUSE, job.job_id), None)
         self._count_cpu_job(before, job)
@@ -360,8 +359,6 @@ class Draft(Overlays):
         job = self.jobs[job_id]
         self.jobs.drop(job_id)
         self.schedule((PAUSE, job_id), None)
-        _file(self.held_or_dependent, job_id, False)
-        _file(self.under_way, job_id, False)
         self._count_cpu_job(job, None)
         _add(self.spec_jobs, job.spec_id, -1)
         _add(self.job_bytes, job.env, -job.row_bytes)
@@ -474,6 +471,8 @@ class Draft(Overlays):
         for task_id, record in records.items():
             if record is not None and record.ended_wall_ns is not None:
                 records[task_id] = None
+        if "jobs" in self.seldom:
+            _file_jobs(state, self.jobs.changes)
         for table in self.changed:
             table.settle()
         self.changed.clear()  # breaks a cycle: the step needs no garbage collection
@@ -596,14 +595,6 @@ def _mark(marks: Overlay[K, bool], key: K, marked: bool) -> None:
         marks.drop(key)
 
 
-def _file(index: Overlay[str, tuple[int, int]], job_id: str, belongs: bool) -> None:
-    if belongs is not (job_id in index):
-        if belongs:
-            index.put(job_id, job_ids.order(job_id))
-        else:
-            index.drop(job_id)
-
-
 def _add(sums: Overlay[K, int], key: K, more: int) -> None:
     """A zero sum has no row."""
     if more:
@@ -620,6 +611,25 @@ def _reschedule(state: State, deadline: Deadline, due_ns: int | None) -> None:
         del state.deadlines[bisect_left(state.deadlines, (before, deadline))]
     if due_ns is not None:
         insort(state.deadlines, (due_ns, deadline))
+
+
+def _file_jobs(state: State, changes: Mapping[str, Job | None]) -> None:
+    """The indices of jobs, whose table still has the jobs as they were."""
+    for index, states in (
+        (state.living, EVERY_STATE),
+        (state.held_or_dependent, HELD_OR_DEPENDENT),
+        (state.under_way, UNDER_WAY),
+    ):
+        came, gone = [], []
+        for job_id, job in changes.items():
+            before = state.jobs.get(job_id)
+            was_there = before is not None and before.state in states
+            if job is not None and job.state in states:
+                if not was_there:
+                    came.append(job)
+            elif was_there and before is not None:
+                gone.append(before)
+        index.change(came, gone)
 
 
 def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:

@@ -43,6 +43,7 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.model.schema import Deadline, EnvGpu
 from nodemgr.core.model.values import filler
+from nodemgr.core.state.job_index import JobIndex
 from nodemgr.core.state.work_queue import WorkQueue
 
 K = TypeVar("K")
@@ -360,10 +361,6 @@ class Tables:
     env_jobs = Of[str, int](seldom=True)
     cpu_jobs = Of[str, int](seldom=True)
     """Per env, the number of jobs without a GPU that are under way."""
-    held_or_dependent = Of[str, tuple[int, int]](seldom=True)
-    """Jobs that wait outside a queue (HELD_OR_DEPENDENT), with the order of their ids;"""
-    under_way = Of[str, tuple[int, int]](seldom=True)
-    """and the jobs that have left their queue."""
     queued = Of[str, int](seldom=True)
     """The number of requests that wait in each queue."""
     compute = Of[Uuid, int](seldom=True)
@@ -470,6 +467,12 @@ class State(Rows):
         self.deadlines: list[tuple[int, Deadline]] = []
         """The agenda, earliest first."""
         self.queue = WorkQueue(config.queues, config.ageing_ms * MS)
+        self.living = JobIndex()
+        """All jobs,"""
+        self.held_or_dependent = JobIndex()
+        """those that wait outside a queue (HELD_OR_DEPENDENT),"""
+        self.under_way = JobIndex()
+        """and those that have left their queue."""
 
     def learn(self, scorer: GpuScorer) -> None:
         """Sets the scorer of the policy `learned`."""

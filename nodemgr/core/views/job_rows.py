@@ -8,11 +8,10 @@ variables of a job's program are in no row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from heapq import nsmallest
 from itertools import islice
 from typing import Any, NamedTuple
 
-from nodemgr.core.model import messages
+from nodemgr.core.model import job_ids, messages
 from nodemgr.core.model.entities import (
     UNDER_WAY,
     Attempt,
@@ -265,7 +264,7 @@ def page(
     """
     rows: list[JobRow] = []
     end: Cursor | None = None
-    for cursor, row in _behind(state, now_ns, env, after, limit + 1):
+    for cursor, row in _behind(state, now_ns, env, after):
         if end is not None:
             return rows, end
         rows.append(row)
@@ -275,9 +274,9 @@ def page(
 
 
 def _behind(
-    state: State, now_ns: int, env: str | None, after: Cursor, limit: int
+    state: State, now_ns: int, env: str | None, after: Cursor
 ) -> Iterator[tuple[Cursor, JobRow]]:
-    """All behind it, each with its place; of a stage beyond the first not more than `limit`."""
+    """All behind it, each with its place."""
     if after.stage == "queued":
         behind = (after.queue, after.queued_ns) if after.queue else None
         for request, position, line in notify.listing(state, env, behind):
@@ -287,41 +286,23 @@ def _behind(
             )
     for stage, index in (("apart", state.held_or_dependent), ("under way", state.under_way)):
         if STAGES.index(stage) >= STAGES.index(after.stage):
-            for number, job in _of(
-                state, index, env, after.number if stage == after.stage else BEGINNING.number, limit
-            ):
-                yield Cursor(stage, number=number), unplaced(state, job)
+            number = after.number if stage == after.stage else BEGINNING.number
+            for job_id in index.behind(env, number):
+                row = unplaced(state, state.jobs[job_id])
+                yield Cursor(stage, number=job_ids.listed(job_id)), row
 
 
 def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[JobRow]:
     """The beginning of all that waits."""
     rows = [waiting(state, *row, now_ns) for row in islice(notify.listing(state, env), limit)]
-    return rows + [
-        unplaced(state, job)
-        for _, job in _of(state, state.held_or_dependent, env, BEGINNING.number, limit - len(rows))
-    ]
+    outside = islice(state.held_or_dependent.behind(env), limit - len(rows))
+    return rows + [unplaced(state, state.jobs[job_id]) for job_id in outside]
 
 
 def under_way(state: State, env: str | None, limit: int) -> list[JobRow]:
     """Jobs that have left their queue and not ended, the first of them."""
-    jobs = _of(state, state.under_way, env, BEGINNING.number, limit)
-    return [unplaced(state, job) for _, job in jobs]
-
-
-def _of(
-    state: State,
-    index: Mapping[str, tuple[int, int]],
-    env: str | None,
-    behind: tuple[int, int],
-    most: int,
-) -> list[tuple[tuple[int, int], Job]]:
-    """The next of them by their ids, with these."""
-    found = [
-        (number, job_id)
-        for job_id, number in index.items()
-        if number > behind and env in (None, state.jobs[job_id].env)
-    ]
-    return [(number, state.jobs[job_id]) for number, job_id in nsmallest(most, found)]
+    jobs = islice(state.under_way.behind(env), limit)
+    return [unplaced(state, state.jobs[job_id]) for job_id in jobs]
 
 
 def place(state: State, standings: notify.Standings, job: Job) -> tuple[int | None, str]:

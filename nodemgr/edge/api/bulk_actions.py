@@ -1,4 +1,7 @@
-"""Orders to many jobs, requests and leases in one step: named, or by what they are.
+"""Orders to many jobs, requests and leases, a step for each part: named, or by what they are.
+
+A filter names a page of ids, and the client gives the order to them: what has changed meanwhile is
+judged anew. An order to ids does what fits one step, and says where it goes on.
 
 Knows: what a filter may say, which core event each order is. Must not know: sockets, how one job is
 found and refused (job_orders).
@@ -6,23 +9,41 @@ found and refused (job_orders).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
 
-from nodemgr.core.lifecycle import job_actions
-from nodemgr.core.model import events
-from nodemgr.core.model.entities import FINAL, Job, JobState, Request, Task, TaskState
+from nodemgr.core.lifecycle import job_actions, leasing
+from nodemgr.core.model import events, job_ids
+from nodemgr.core.model.entities import (
+    FINAL,
+    Ended,
+    Job,
+    JobState,
+    Request,
+    Suspension,
+    Task,
+    TaskState,
+)
+from nodemgr.core.state.job_index import BEGINNING
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.api import job_arguments as kinds
 from nodemgr.edge.engine.daemon import Daemon
-from nodemgr.edge.rpc.operation import Argument, OperationError, choice, env_name, flag, text
+from nodemgr.edge.rpc.cost import Units
+from nodemgr.edge.rpc.operation import (
+    Argument,
+    OperationError,
+    choice,
+    env_name,
+    flag,
+    optional,
+    text,
+)
 from nodemgr.messages import jobs as messages
 from nodemgr.messages.orders import NOT_STORED, OTHER_ENV
 
-MAX_ORDERED = 10_000
-"""The most ids in one step: as many as an array may have."""
 MAX_HISTORY_MATCHED = 1_000
 """The most ended jobs, the last ones, that a filter with a final state matches."""
 WAITING = "waiting"
@@ -37,12 +58,19 @@ ARGUMENTS = {
     "state": Argument(choice(*STATES)),
     "mine": Argument(flag),
     "user": Argument(text),
+    "after": Argument(optional(kinds.cursor_of_many)),
+    "skip": Argument(flag),
+    "again": Argument(flag),
 }
+"""`skip`: an id for which the order makes no sense is left out.
+
+`again`: the answer was lost; an id that is as the order leaves it counts as done."""
 FILTERS = ("env", "name", "state", "mine", "user")
 
 BulkAction = (
     events.WithdrawJob | events.HoldJob | events.UnholdJob | events.RequeueJob | events.ReleaseTask
 )
+OneAction = BulkAction | events.MoveJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +113,50 @@ def wanted(given: dict[str, Any], env: str | None, user: str | None) -> Wanted |
     )
 
 
+class MatchedPage(NamedTuple):
+    """Ids that a filter matches, and where it goes on; None: there are no more."""
+
+    ids: list[str]
+    after: str | None
+
+
+LIVING, ENDED = "living", "ended"
+
+
 class Matching:
-    """The jobs that a filter matches, in the order of ids."""
+    """The jobs that a filter matches, in the order of ids: a page for each step."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
-    def of(self, order: str, asked: Wanted) -> list[str]:
-        state = self._daemon.state
+    def page(self, order: str, asked: Wanted, after: tuple[str, int, int] | None) -> MatchedPage:
+        state, (stage, *number) = self._daemon.state, after or (LIVING, *BEGINNING)
         if order == "release":
-            return [*self._leases(state, asked), *self._requests(state, asked)]
-        found = [job.job_id for job in state.jobs.values() if self._is(job, asked)]
+            return MatchedPage([*self._leases(state, asked), *self._requests(state, asked)], None)
+        if stage == ENDED:
+            return self._ended(asked, number[0])
+        found: list[str] = []
+        row = state.living.behind(asked.env, (number[0], number[1]))
+        for job_id in islice(row, Units.MATCH.within()):
+            number = [*job_ids.listed(job_id)]
+            if self._is(state.jobs[job_id], asked):
+                found.append(job_id)
+            if len(found) == kinds.MAX_JOBS_NAMED:
+                break
+        if next(row, None) is not None:
+            return MatchedPage(found, f"{LIVING}:{number[0]}.{number[1]}")
         if order == "withdraw":
             found += self._requests(state, asked)
-        if order == "requeue" and asked.state in FINAL:
-            found += [
-                job.job_id
-                for job in self._daemon.journal.ended_last(asked.env, MAX_HISTORY_MATCHED)
-                if self._is(job, asked)
-            ]
-        return found
+        has_past = order == "requeue" and asked.state in FINAL
+        return MatchedPage(found, f"{ENDED}:0.0" if has_past else None)
+
+    def _ended(self, asked: Wanted, number: int) -> MatchedPage:
+        most = Units.PAST.within()
+        rows = self._daemon.journal.ended_so(
+            asked.env, JobState(asked.state or ""), number, most, MAX_HISTORY_MATCHED
+        )
+        found = [job.job_id for _, job in rows if self._is(job, asked)]
+        return MatchedPage(found, f"{ENDED}:{rows[-1][0]}.0" if len(rows) == most else None)
 
     @staticmethod
     def _is(job: Job, asked: Wanted) -> bool:
@@ -127,11 +179,16 @@ class Matching:
 
     @staticmethod
     def _requests(state: State, asked: Wanted) -> list[str]:
-        """Interactive ones."""
+        """Interactive ones, and resumes that wait."""
+        resumes = (
+            leasing.resume_id(task.task_id)
+            for task in state.tasks.values()
+            if task.suspension is Suspension.SUSPENDED
+        )
         return [
             request.request_id
-            for request in state.requests.values()
-            if request.job_id is None
+            for request_id in (*state.request_of_token.values(), *resumes)
+            if (request := state.requests.get(request_id)) is not None
             and asked.takes(request.env, request.command, WAITING, _users(request))
         ]
 
@@ -140,7 +197,7 @@ def _users(request: Request) -> set[str]:
     return {asker.user for asker in request.askers}
 
 
-def undone(state: State, event: BulkAction) -> str | None:
+def undone(state: State, event: OneAction) -> str | None:
     """Why an order of several has done nothing after all: one before it took the room."""
     if isinstance(event, events.RequeueJob):
         return (
@@ -154,33 +211,38 @@ def undone(state: State, event: BulkAction) -> str | None:
     return None
 
 
-Find = Callable[[str], BulkAction]
-"""The event that an order to this id is. Raises OperationError where it makes no sense."""
+def is_done(state: State, order: str, name: str, ended: Ended | None) -> bool:
+    """Whether the job or array is as the order leaves it: the order was carried out before."""
+    living = job_actions.living(state, name)
+    if not living:
+        withdrawn = ended is not None and ended.job.state is JobState.WITHDRAWN
+        return order == "release" or (order == "withdraw" and withdrawn)
+    if order == "withdraw":
+        return all(job.then in FINAL for job in living)
+    return all(job.state in _AFTER.get(order, ()) for job in living)
 
 
-def carry_out(
-    daemon: Daemon, ids: Iterable[str], find: Find, *, skip: bool
-) -> list[dict[str, Any]]:
-    """One step for all; a row for each: its id, and the error where there is one.
+_AFTER: dict[str, frozenset[JobState]] = {
+    "hold": frozenset({JobState.HELD}),
+    "free": frozenset(JobState) - {JobState.HELD},
+    "requeue": frozenset({JobState.QUEUED, JobState.PAUSED, JobState.STOPPING}),
+}
 
-    `skip`: what an order makes no sense for is left out. Raises OperationError where nothing can be
-    stored.
-    """
-    rows: dict[str, dict[str, Any]] = {}
-    found: dict[str, BulkAction] = {}
-    for one in ids:
-        try:
-            found[one] = find(one)
-            rows[one] = {"job": one, "error": None}
-        except OperationError as error:
-            if not skip:
-                rows[one] = {"job": one, "error": str(error), "code": error.code}
-    if len(found) > MAX_ORDERED:
-        raise OperationError(messages.MANY_JOBS(jobs=len(found), limit=MAX_ORDERED))
-    if found:
-        if not daemon.submit(events.OrderAll(tuple(found.values()), daemon.clock.wall_ns())):
-            raise OperationError(NOT_STORED(fault=daemon.journal.refused))
-        for one, event in found.items():
-            if (why := undone(daemon.state, event)) is not None:
-                rows[one] = {"job": one, "error": why, "code": "refused"}
-    return list(rows.values())
+
+def few_of(state: State, name: str, behind: int, most: int) -> list[str]:
+    """The elements of an array behind the one with this index (-1: from the first), in order."""
+    elements = state.elements[name]
+    number, env = job_ids.order(name)[0], state.jobs[next(iter(elements))].env
+    row = state.living.behind(env, (number, -2 if behind < 0 else behind))
+    return list(islice(takewhile(lambda one: job_ids.order(one)[0] == number, row), most))
+
+
+def carry_out(daemon: Daemon, found: dict[str, OneAction], rows: dict[str, dict[str, Any]]) -> None:
+    """One step for these; completes their rows. Raises OperationError if it cannot be stored."""
+    if not found:
+        return
+    if not daemon.submit(events.OrderAll(tuple(found.values()), daemon.clock.wall_ns())):
+        raise OperationError(NOT_STORED(fault=daemon.journal.refused))
+    for one, event in found.items():
+        if (why := undone(daemon.state, event)) is not None:
+            rows[one] = {"job": one, "error": why, "code": "refused"}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.rpc.operation import FileReply, JsonText, Later, OperationError, parse
 from nodemgr.edge.rpc.shared_buffers import SHEET_BYTES, SheetRange, Sheets
+from nodemgr.edge.rpc.turns import InTurn
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.messages import orders as messages
 
@@ -57,7 +57,7 @@ class Questions:
         self._daemon = daemon
         self._views = views
         self._ordered = ordered
-        self._waiting: deque[tuple[Session, Mapping[str, Any]]] = deque()
+        self._waiting: InTurn[tuple[Session, Mapping[str, Any]]] = InTurn()
         self._sheets = Sheets()
         self._files: dict[int, int] = {}
         """By connection: how many descriptors it was sent."""
@@ -111,17 +111,17 @@ class Questions:
         self._files.pop(session.connection, None)
 
     def _enqueue(self, session: Session, fields: Mapping[str, Any]) -> None:
-        self._waiting.append((session, fields))
+        self._waiting.add(session.env, (session, fields))
         if len(self._waiting) == 1:
             self._daemon.loop.call_soon(self._answer_next)
 
     def _answer_next(self) -> None:
-        """Answer one question in each turn of the loop.
+        """Answer one question in each turn of the loop, of each environment in turn.
 
-        A thousand questions at once do not delay the beats of others.
+        A thousand questions at once delay no beats of others, and no question of another.
         """
         clock, began_ns = self._daemon.clock, self._daemon.clock.monotonic_ns()
-        session, fields = self._waiting.popleft()
+        session, fields = self._waiting.take()
         if self._daemon.hub.knows(session):
             self._answer(session, fields)
             session.took(clock.monotonic_ns() - began_ns)

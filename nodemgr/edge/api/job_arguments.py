@@ -43,8 +43,11 @@ _ORDERED = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|[rt][0-9]{1,18}", re.ASCII)
 _TASK = re.compile("t[0-9]{1,15}", re.ASCII)
 _CURSOR = re.compile(
     rf"{STAGES[0]}:(?P<queue>[^:]+):(?P<stamp>-?[0-9]{{1,20}})"
-    rf"|(?P<stage>{'|'.join(STAGES[1:])}):(?P<job>[0-9]{{1,15}})\.(?P<index>[0-9]{{1,10}})",
+    rf"|(?P<stage>{'|'.join(STAGES[1:])}):(?P<job>[0-9]{{1,15}})\.(?P<index>-1|[0-9]{{1,10}})",
     re.ASCII,
+)
+_CURSOR_OF_MANY = re.compile(
+    r"(?P<stage>living|ended|ids):(?P<number>[0-9]{1,15})\.(?P<index>-1|[0-9]{1,10})", re.ASCII
 )
 _KEY = re.compile("[0-9a-f]{16,64}", re.ASCII)
 
@@ -94,6 +97,14 @@ def cursor_at(value: object) -> Cursor:
     if found["queue"] is not None:
         return Cursor("queued", found["queue"], int(found["stamp"]))
     return Cursor(found["stage"], number=(int(found["job"]), int(found["index"])))
+
+
+def cursor_of_many(value: object) -> tuple[str, int, int]:
+    """Where an order over many jobs goes on: a stage and two numbers, as it was answered."""
+    found = _CURSOR_OF_MANY.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise OperationError(messages.NOT_CURSOR())
+    return found["stage"], int(found["number"]), int(found["index"])
 
 
 def _is_line(text: str) -> bool:

@@ -48,9 +48,12 @@ from nodemgr.edge.api.release_names import to_release
 from nodemgr.edge.api.session_hosts import NODE, LaunchHosts
 from nodemgr.edge.api.task_operations import TaskOperations
 from nodemgr.edge.clients.client_server import Connection
-from nodemgr.edge.clients.client_sessions import SUBMIT_NS, Session
+from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.engine.submission_batches import submission_units
+from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel.processes import group_id, user_id, user_name
+from nodemgr.edge.rpc.cost import STEP_UNITS, UNIT_NS, Units
 from nodemgr.edge.rpc.operation import (
     Argument,
     Later,
@@ -71,8 +74,15 @@ from nodemgr.edge.rpc.operation import (
     text,
     unknown_verb,
 )
+from nodemgr.edge.rpc.turns import Work, in_turns
 from nodemgr.messages import jobs as messages
-from nodemgr.messages.orders import ADMINS_VERB, MEMORY_RANGE_ABSURD, NOT_STORED, OTHER_ENV
+from nodemgr.messages.orders import (
+    ADMINS_VERB,
+    INTERNAL_FAULT,
+    MEMORY_RANGE_ABSURD,
+    NOT_STORED,
+    OTHER_ENV,
+)
 
 QUOTA_CODES = frozenset({
     DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU,
@@ -92,6 +102,8 @@ class Who(NamedTuple):
     name: str
     env: str | None
     session: Session | None = None
+    past: Mapping[str, Ended] | None = None
+    """Of an order to many ids: what the store has of those that do not live; None: ask it."""
 
     @property
     def user(self) -> str:
@@ -308,6 +320,7 @@ class JobOperations:
     # -- submitting --
 
     def _submit(self, who: Who, given: dict[str, Any]) -> Later:
+        _spend(who, _read_units(given))
         submission, forecast = self._submission(who, given)
 
         def answer(answered: effects.SubmitAnswered) -> Any:
@@ -317,43 +330,75 @@ class JobOperations:
             return {**outcome, "forecast": forecast}
 
         return Later(
-            lambda reply: self._daemon.submissions.submit(
-                submission, lambda answered: reply(answer(answered))
-            )
+            lambda reply: self._take(who, submission, lambda answered: reply(answer(answered)))
         )
 
     def _submit_many(self, who: Who, given: dict[str, Any]) -> Later:
         """Sends one answer: for each job, in order, its id or the reason for refusal."""
-        jobs = given.pop("jobs")
-        assert who.session is not None
-        who.session.spend(SUBMIT_NS * (len(jobs) - 1))
-        rows: list[dict[str, Any]] = [{} for _ in jobs]
+
+        def begin(reply: Callable[[Any], None]) -> None:
+            in_turns(
+                self._daemon.loop,
+                self._read_many(who, given),
+                lambda read: self._submit_read(who, *read, reply),
+                lambda error: reply(_fault(error)),
+            )
+
+        return Later(begin)
+
+    def _read_many(
+        self, who: Who, given: dict[str, Any]
+    ) -> Work[tuple[list[dict[str, Any]], list[tuple[int, events.Submission]]]]:
+        """The rows of the answer, as far as they are known, and the submissions by their row."""
+        rows: list[dict[str, Any]] = []
         wanted: list[tuple[int, events.Submission]] = []
-        for place, job in enumerate(jobs):
+        jobs, left = given.pop("jobs"), STEP_UNITS
+        for job in jobs:
+            rows.append({})
             try:
                 own = check(ONE_OF_MANY, job)
                 environ = (*given["environ"], *own.pop("variables", ()))
                 submission, _ = self._submission(who, {**given, **own, "environ": environ})
-                wanted.append((place, submission))
+                wanted.append((len(rows) - 1, submission))
             except OperationError as error:
-                rows[place] = _refused(error)
+                rows[-1] = _refused(error)
+            left -= (units := _read_units(job))
+            _spend(who, units)
+            if left <= 0:
+                yield
+                left = STEP_UNITS
+        return rows, wanted
 
-        def begin(reply: Callable[[Any], None]) -> None:
-            left = [len(wanted)]
+    def _submit_read(
+        self,
+        who: Who,
+        rows: list[dict[str, Any]],
+        wanted: list[tuple[int, events.Submission]],
+        reply: Callable[[Any], None],
+    ) -> None:
+        left = [len(wanted)]
 
-            def answer(place: int, answered: effects.SubmitAnswered) -> None:
-                outcome = _submitted(answered)
-                rows[place] = _refused(outcome) if isinstance(outcome, OperationError) else outcome
-                left[0] -= 1
-                if left[0] == 0:
-                    reply({"jobs": rows})
-
-            for place, submission in wanted:
-                self._daemon.submissions.submit(submission, partial(answer, place))
-            if not wanted:
+        def answer(place: int, answered: effects.SubmitAnswered) -> None:
+            outcome = _submitted(answered)
+            rows[place] = _refused(outcome) if isinstance(outcome, OperationError) else outcome
+            left[0] -= 1
+            if left[0] == 0:
                 reply({"jobs": rows})
 
-        return Later(begin)
+        for place, submission in wanted:
+            self._take(who, submission, partial(answer, place))
+        if not wanted:
+            reply({"jobs": rows})
+
+    def _take(
+        self,
+        who: Who,
+        submission: events.Submission,
+        answer: Callable[[effects.SubmitAnswered], None],
+    ) -> None:
+        assert who.session is not None
+        _spend(who, submission_units(submission))
+        self._daemon.submissions.submit(submission, answer, who.session.took)
 
     def _submission(
         self, who: Who, given: dict[str, Any]
@@ -463,22 +508,83 @@ class JobOperations:
     # -- orders on what there is --
 
     def _many(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """Acts on several jobs in one step with one answer: no rows if a filter matches none."""
+        """A page of the ids that a filter matches, or an order to ids: what fits one step."""
         speaker = who.session.user if who.session is not None else None
         asked = bulk_actions.wanted(given, who.env, speaker)
-        ids = given["jobs"] if asked is None else self._matching.of(given["order"], asked)
-        find = self._events[given["order"]]
-        strays = {one for one in ids if given["order"] == "withdraw" and self._is_stray(who, one)}
-        known = [one for one in ids if one not in strays]
-        rows = bulk_actions.carry_out(
-            self._daemon, known, lambda one: self._sensible(find(who, one)), skip=asked is not None
-        )
-        for one in sorted(strays, key=job_ids.order):
-            self._daemon.jobs.withdraw_unknown(one, f"{who.name} withdrew it")
-            rows.append({"job": one, "error": None})
-        return {"schema_version": 1, "jobs": rows}
+        if asked is None:
+            return self._ordered(who, given)
+        _spend(who, min(STEP_UNITS, self._daemon.state.env_jobs.get(asked.env or "", 0)))
+        page = self._matching.page(given["order"], asked, given.get("after"))
+        return {"schema_version": 1, "matched": page.ids, "after": page.after}
 
-    def _sensible(self, event: bulk_actions.BulkAction) -> bulk_actions.BulkAction:
+    def _ordered(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """A row for each id that was reached, and where the order goes on."""
+        names = given["jobs"]
+        _, at, behind = given.get("after") or ("ids", 0, -1)
+        who = who._replace(past=self._past(names[at : at + Units.FIND.within()]))
+        rows: dict[str, dict[str, Any]] = {}
+        found: dict[str, bulk_actions.OneAction] = {}
+        left = STEP_UNITS
+        while at < len(names) and left >= 2 * Units.CHANGE:
+            name, room = names[at], left // Units.CHANGE
+            left -= Units.FIND
+            size = len(self._daemon.state.elements.get(name, ()))
+            if behind < 0 and size <= room:
+                if self._judge(who, given, name, rows, found):
+                    left -= Units.CHANGE * max(1, size)
+            elif behind < 0 and size <= Units.CHANGE.within():
+                break  # it fits the next step
+            else:
+                some = bulk_actions.few_of(self._daemon.state, name, behind, room) if size else []
+                for one in some:
+                    self._judge(who, {**given, "skip": True}, one, rows, found)
+                left -= Units.CHANGE * room
+                if len(some) == room:
+                    behind = job_ids.order(some[-1])[1]
+                    continue
+            at, behind = at + 1, -1
+        _spend(who, STEP_UNITS - left)
+        bulk_actions.carry_out(self._daemon, found, rows)
+        after = f"ids:{at}.{behind}" if at < len(names) else None
+        return {"schema_version": 1, "jobs": list(rows.values()), "after": after}
+
+    def _past(self, names: Sequence[str]) -> Mapping[str, Ended]:
+        """The ended jobs among them, in one query of the store."""
+        state = self._daemon.state
+        gone = [
+            name
+            for name in names
+            if name.startswith("j") and name not in state.jobs and name not in state.elements
+        ]
+        return self._daemon.journal.ended_each(gone) if gone else {}
+
+    def _judge(
+        self,
+        who: Who,
+        given: Mapping[str, Any],
+        name: str,
+        rows: dict[str, dict[str, Any]],
+        found: dict[str, bulk_actions.OneAction],
+    ) -> bool:
+        """Fills in the row of one id and the event for it; True: there is one."""
+        order = given["order"]
+        if order == "withdraw" and self._is_stray(who, name):
+            self._daemon.jobs.withdraw_unknown(name, f"{who.name} withdrew it")
+            rows[name] = {"job": name, "error": None}
+            return True
+        try:
+            found[name] = self._sensible(self._events[order](who, name))
+            rows[name] = {"job": name, "error": None}
+            return True
+        except OperationError as error:
+            ended = (who.past or {}).get(name)
+            if given.get("again") and bulk_actions.is_done(self._daemon.state, order, name, ended):
+                rows[name] = {"job": name, "error": None}
+            elif not given.get("skip"):
+                rows[name] = {"job": name, "error": str(error), "code": error.code}
+        return False
+
+    def _sensible(self, event: bulk_actions.OneAction) -> bulk_actions.OneAction:
         """Raises OperationError if the event is inadmissible."""
         if (
             not isinstance(event, events.ReleaseTask)
@@ -489,11 +595,63 @@ class JobOperations:
 
     def _order(
         self, who: Who, job_id: str, kind: Callable[..., job_actions.JobAction], **more: Any
-    ) -> dict[str, Any]:
+    ) -> Any:
         """Acts on a living job, or on all living elements of an array."""
         self._check_lives(who, job_id)
-        self._do(kind(job_id, **more, by=who.name, wall_ns=self._daemon.clock.wall_ns()))
-        return {"job": job_id}
+        wall_ns = self._daemon.clock.wall_ns()
+        return self._to_each(
+            who,
+            job_id,
+            lambda one: kind(one, **more, by=who.name, wall_ns=wall_ns),
+            is_reversed=bool(more.get("first")),
+        )
+
+    def _to_each(
+        self,
+        who: Who,
+        name: str,
+        event: Callable[[str], bulk_actions.OneAction],
+        *,
+        is_reversed: bool = False,
+    ) -> Any:
+        """Acts on the job, or on the elements of an array: of a long one in turns of the loop.
+
+        `is_reversed`: from the last element on, as they go to the front of a queue.
+        """
+        size = len(self._daemon.state.elements.get(name, ()))
+        _spend(who, Units.CHANGE * max(1, size))
+        if size <= Units.CHANGE.within():
+            self._do(event(name))
+            return {"job": name}
+        every = bulk_actions.few_of(self._daemon.state, name, -1, size + 1)
+        work = self._turns(who, name, every[::-1] if is_reversed else every, event)
+        return Later(
+            lambda reply: in_turns(
+                self._daemon.loop, work, reply, lambda error: reply(_fault(error))
+            )
+        )
+
+    def _turns(
+        self,
+        who: Who,
+        name: str,
+        every: list[str],
+        event: Callable[[str], bulk_actions.OneAction],
+    ) -> Work[Any]:
+        most, done, refused = Units.CHANGE.within(), False, _no_job(who, name)
+        for start in range(0, len(every), most):
+            good: dict[str, bulk_actions.OneAction] = {}
+            for one in every[start : start + most]:
+                try:
+                    good[one] = self._sensible(event(one))
+                except OperationError as error:
+                    refused = error
+            bulk_actions.carry_out(self._daemon, good, {})
+            done = done or bool(good)
+            yield
+        if not done:
+            raise refused
+        return {"job": name}
 
     def _do(
         self,
@@ -518,10 +676,13 @@ class JobOperations:
 
     def _ended(self, who: Who, job_id: str) -> Ended:
         """The ended job of this id. Raises OperationError if the caller may see none."""
-        for ended in self._daemon.journal.ended(job_id, 1):
-            if who.env in (None, ended.job.env):
-                return ended
-        raise _no_job(who, job_id)
+        if who.past is None:
+            ended = next(iter(self._daemon.journal.ended(job_id, 1)), None)
+        else:
+            ended = who.past.get(job_id)
+        if ended is None or who.env not in (None, ended.job.env):
+            raise _no_job(who, job_id)
+        return ended
 
     def _check_lives(self, who: Who, job_id: str) -> None:
         if self._lives(who, job_id):
@@ -560,9 +721,9 @@ class JobOperations:
                 self._check_right(who, queue)
         return event
 
-    def _unhold(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        self._do(self._unholding(who, given["job"]))
-        return {"job": given["job"]}
+    def _unhold(self, who: Who, given: dict[str, Any]) -> Any:
+        self._check_lives(who, given["job"])
+        return self._to_each(who, given["job"], lambda one: self._unholding(who, one))
 
     def _withdrawal(self, who: Who, job_id: str) -> events.WithdrawJob | events.ReleaseTask:
         """Also withdraws an interactive request, which is then refused."""
@@ -582,13 +743,12 @@ class JobOperations:
         row_id = to_release(self._daemon.state, row_id, who.env)
         return events.ReleaseTask(row_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
 
-    def _withdraw(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+    def _withdraw(self, who: Who, given: dict[str, Any]) -> Any:
         job_id = given["job"]
         if self._is_stray(who, job_id):
             self._daemon.jobs.withdraw_unknown(job_id, f"{who.name} withdrew it")
-        else:
-            self._do(self._withdrawal(who, job_id))
-        return {"job": job_id}
+            return {"job": job_id}
+        return self._to_each(who, job_id, lambda one: self._withdrawal(who, one))
 
     def _is_stray(self, who: Who, job_id: str) -> bool:
         """Returns whether an attempt unknown to the store runs under this id.
@@ -596,7 +756,7 @@ class JobOperations:
         Administrators only: its environment is unknown."""
         return who.env is None and self._daemon.jobs.is_unknown(job_id)
 
-    def _move(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+    def _move(self, who: Who, given: dict[str, Any]) -> Any:
         queue, first = given.get("queue"), given.get("first", False)
         if (queue is None) is not first:
             raise OperationError(messages.QUEUE_OR_FIRST())
@@ -628,9 +788,8 @@ class JobOperations:
             job = replace(job, priority=self._daemon.state.envs[job.env].quota.priority)
         return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), job, ended.spec)
 
-    def _requeue(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        self._do(self._requeueing(who, given["job"]))
-        return {"job": given["job"]}
+    def _requeue(self, who: Who, given: dict[str, Any]) -> Any:
+        return self._to_each(who, given["job"], lambda one: self._requeueing(who, one))
 
     # -- queues --
 
@@ -707,8 +866,11 @@ class JobOperations:
     def _wait(self, who: Who, given: dict[str, Any]) -> Later:
         """One wait per connection: a new wait replaces the old one."""
         job_ids = given["jobs"]
+        _spend(who, len(job_ids) * Units.FIND)
+        who = who._replace(past=self._past(job_ids))
         for job_id in job_ids:
-            self._check_known(who, job_id)
+            if not self._lives(who, job_id):
+                self._ended(who, job_id)
 
         def begin(reply: Callable[[Any], None]) -> None:
             give_up = self.waits.begin(
@@ -719,14 +881,6 @@ class JobOperations:
                 self._give_up[who.session.connection] = give_up
 
         return Later(begin)
-
-    def _check_known(self, who: Who, job_id: str) -> None:
-        if self._lives(who, job_id):
-            return
-        if not any(
-            who.env in (None, ended.job.env) for ended in self._daemon.journal.ended(job_id, 1)
-        ):
-            raise _no_job(who, job_id)
 
     # -- logs --
 
@@ -784,6 +938,26 @@ def _no_job(who: Who, job_id: str) -> OperationError:
         if who.env is None
         else messages.ENV_HAS_NO_JOB(env=who.env, job=job_id)
     )
+
+
+def _fault(error: Exception) -> OperationError:
+    """The answer where work in turns failed."""
+    if isinstance(error, OperationError):
+        return error
+    stderr_log.fault("in an order", error)
+    return OperationError(INTERNAL_FAULT(error=repr(error)))
+
+
+def _read_units(job: object) -> int:
+    """Of one of many submissions, to be read."""
+    has_features = isinstance(job, dict) and job.get("features") is not None
+    return Units.FEATURES if has_features else Units.FIND
+
+
+def _spend(who: Who, units: int) -> None:
+    """Charges the caller's environment, before the work is done."""
+    if who.session is not None:
+        who.session.spend(units * UNIT_NS)
 
 
 def _refused(error: OperationError) -> dict[str, Any]:

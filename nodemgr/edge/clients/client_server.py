@@ -86,8 +86,12 @@ RESERVE_DESCRIPTORS = 32
 """Descriptors reserved for the store, ledgers, /proc."""
 RATE_LIMIT_NS = 1_000_000_000
 """Total cost per second of one socket's clients (client_sessions.cost_ns): 20 000 beats."""
-TURN_NS = 20_000_000
-"""Time spent on one socket before the others that wait get their turn."""
+TURN_NS = 5_000_000
+"""Time spent on one env before the others that wait get their turn."""
+OTHERS_NS = 1_000_000_000
+"""An env whose clients have asked for something within this time waits for its turns."""
+MAX_REST_NS = 1_000_000_000
+"""An env rests as long as its turn took while another waits, and so long at most."""
 LATER_CHARGED = frozenset({"sheet", "order"})
 """Questions with a cost known only once read: a submission is cheap, and many arrive at once."""
 LATE_TURN_S = 0.05
@@ -284,6 +288,10 @@ class ClientServer:
         self._exhausted_ns: int | None = None
         self.on_full = on_full
         self.is_late = is_late
+        self._last_asked = "", -OTHERS_NS
+        """The env of the last packet that was no beat, and its time;"""
+        self._others_asked_ns = -OTHERS_NS
+        """the same of any other env."""
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
 
     # -- envs --
@@ -613,6 +621,8 @@ class ClientServer:
         if verb == "BEAT":
             connection.credentials = ancillary
             connection.token_beat = packet
+        else:
+            self._asked(connection.listener)
         began_ns = self.now_ns()
         self.hub.received(connection, verb, fields, fds)
         self.took(connection.listener, self.now_ns() - began_ns)
@@ -647,7 +657,31 @@ class ClientServer:
             self._loop.call_later(LATE_TURN_S, self._begin_turn, listener)
         elif listener.turn_ns > TURN_NS:
             listener.turn_over = True
-            self._loop.call_soon(self._begin_turn, listener)
+            self._rest(listener)
+
+    def _rest(self, listener: EnvListener) -> None:
+        """As long as the turn took where another env waits: none has more than half of the time."""
+        rest_ns, listener.turn_ns = min(listener.turn_ns, MAX_REST_NS), 0
+        last_env, last_ns = self._last_asked
+        others_ns = self._others_asked_ns if last_env == listener.env else last_ns
+        if self.now_ns() - others_ns < OTHERS_NS:
+            self._loop.call_later(rest_ns / 1e9, self._rested, listener)
+        else:
+            self._loop.call_soon(self._rested, listener)
+
+    def _rested(self, listener: EnvListener) -> None:
+        """Its next turn, unless what was read before the rest was done within it."""
+        if listener.turn_ns > TURN_NS:
+            self._rest(listener)
+        else:
+            self._begin_turn(listener)
+
+    def _asked(self, listener: EnvListener) -> None:
+        """A client of the env has sent something other than a beat."""
+        last_env, last_ns = self._last_asked
+        if last_env != listener.env:
+            self._others_asked_ns = last_ns
+        self._last_asked = listener.env, self.now_ns()
 
     def over_budget(self, connection: Connection) -> None:
         rest_ns = connection.listener.rate_limiter.rest_ns(self.now_ns())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from itertools import accumulate
+from typing import NamedTuple
 
 from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events
@@ -19,23 +19,34 @@ from nodemgr.core.model.entities import DenyCode
 from nodemgr.core.model.values import replace
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.rpc.cost import STEP_UNITS, Units
+from nodemgr.edge.rpc.turns import InTurn
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import orders as messages
 
-TURN_SUBMISSIONS = 64
+TURN_SUBMISSIONS = Units.SUBMIT.within()
 """Most submissions in one step of the core; requests for a grant run between two such steps."""
-TURN_BYTES = 8 * 2**20
-"""Most payload bytes in one step, except for a single submission.
-
-The write-ahead log holds a whole commit.
-"""
 BEHIND_NS, BEHIND_READING_S = 10_000_000_000, 0.02
 """Longest wait of submissions for a log beyond its limit, and the interval of the checks."""
 GATHER_NS = 30_000_000
 """Longest time to gather arriving submissions for one commit."""
 
 Answer = Callable[[effects.SubmitAnswered], None]
+Took = Callable[[int], None]
+"""Takes the time (ns) that a submission's part of a step took."""
+
+
+def submission_units(submission: events.Submission) -> int:
+    """The cost of taking the submission."""
+    return Units.SUBMIT + Units.KIB * (submission.payload.size_bytes // 1_024)
+
+
+class _Arrived(NamedTuple):
+    submission: events.Submission
+    answer: Answer
+    took: Took
+    units: int
 
 
 class SubmissionBatches:
@@ -51,7 +62,7 @@ class SubmissionBatches:
     ) -> None:
         self._loop, self._clock, self._state, self._journal = loop, clock, state, journal
         self._engine = engine
-        self._arrived: list[tuple[events.Submission, Answer]] = []
+        self._arrived: InTurn[_Arrived] = InTurn()
         self._answers: dict[int, Answer] = {}
         self._references = itertools.count(1)
 
@@ -59,12 +70,16 @@ class SubmissionBatches:
         """The effect that answers a submission."""
         return {effects.SubmitAnswered: self._answered}
 
-    def submit(self, submission: events.Submission, answer: Answer) -> None:
+    def submit(
+        self, submission: events.Submission, answer: Answer, took: Took = lambda _ns: None
+    ) -> None:
         """`answer` is called in the loop when the job is stored or refused.
 
         `ref` and `ended` of the submission are filled in here.
         """
-        self._arrived.append((replace(submission, ref=next(self._references)), answer))
+        submission = replace(submission, ref=next(self._references))
+        arrived = _Arrived(submission, answer, took, submission_units(submission))
+        self._arrived.add(submission.env, arrived)
         if len(self._arrived) == 1:
             self._loop.call_soon(self._gather, 0, self._clock.monotonic_ns() + GATHER_NS)
 
@@ -79,26 +94,36 @@ class SubmissionBatches:
         else:
             self._commit()
 
+    def _next(self) -> list[_Arrived]:
+        """The submissions of one step: one of each env in turn, so that none waits long."""
+        found = [self._arrived.take()]
+        left = STEP_UNITS - found[0].units
+        while self._arrived and (left := left - self._arrived.first().units) >= 0:
+            found.append(self._arrived.take())
+        return found
+
     def _commit(self, until_ns: int | None = None) -> None:
         """Wait for room in the log, at most BEHIND_NS.
 
         Another program may prevent its checkpoint.
         """
+        began_ns = self._clock.monotonic_ns()
         if self._journal.is_behind():
-            now_ns = self._clock.monotonic_ns()
-            until_ns = now_ns + BEHIND_NS if until_ns is None else until_ns
-            if now_ns < until_ns:
+            until_ns = began_ns + BEHIND_NS if until_ns is None else until_ns
+            if began_ns < until_ns:
                 self._loop.call_later(BEHIND_READING_S, self._commit, until_ns)
                 return
-        sizes = accumulate(
-            submission.payload.size_bytes for submission, _ in self._arrived[:TURN_SUBMISSIONS]
-        )
-        fitting = max(1, sum(size_bytes <= TURN_BYTES for size_bytes in sizes))
-        arrived, self._arrived = self._arrived[:fitting], self._arrived[fitting:]
+        arrived = self._next()
         if self._arrived:
             self._loop.call_soon(self._commit)
+        self._take(arrived)
+        took_ns, units = self._clock.monotonic_ns() - began_ns, sum(each.units for each in arrived)
+        for each in arrived:
+            each.took(took_ns * each.units // units)
+
+    def _take(self, arrived: list[_Arrived]) -> None:
         submissions = []
-        for submission, answer in arrived:
+        for submission, answer, _, _ in arrived:
             self._answers[submission.ref] = answer
             try:
                 if (known := self._ended_under(submission)) is not None:

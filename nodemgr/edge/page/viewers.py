@@ -178,7 +178,7 @@ class Viewers:
         return 0 if group is None else len(group.viewers)
 
     def _displaced(self, scope: Scope) -> Viewer | None:
-        """Who makes room for one more of this scope where all places are taken; None: nobody.
+        """The viewer that makes room for one of this scope where all places are taken; or None.
 
         The oldest without a token; else, of the env with most, if that has more than this one has
         then, or this is an administrator.

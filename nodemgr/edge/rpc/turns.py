@@ -1,4 +1,4 @@
-"""Long work in turns of the loop, so that the requests of tasks come between.
+"""Long work in turns of the loop, so that the requests of tasks come between; owners in turn.
 
 Knows: the loop. Must not know: the work. The work is a generator that yields at the end of each
 turn, and returns its result.
@@ -7,8 +7,9 @@ turn, and returns its result.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Generator
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Made = TypeVar("Made")
 Work = Generator[None, None, Made]
@@ -29,3 +30,33 @@ def in_turns(
         failed(error)
     else:
         loop.call_soon(in_turns, loop, work, done, failed)
+
+
+class InTurn(Generic[Made]):
+    """Things that wait, by owner: each owner in turn, so that none waits behind another."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Made]] = {}
+        """The first owner is the next one."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, owner: str, one: Made) -> None:
+        self._waiting.setdefault(owner, deque()).append(one)
+        self._count += 1
+
+    def first(self) -> Made:
+        """The next one, which stays."""
+        return next(iter(self._waiting.values()))[0]
+
+    def take(self) -> Made:
+        """The next one; its owner is then the last."""
+        owner, row = next(iter(self._waiting.items()))
+        del self._waiting[owner]
+        one = row.popleft()
+        if row:
+            self._waiting[owner] = row
+        self._count -= 1
+        return one

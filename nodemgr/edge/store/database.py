@@ -13,6 +13,7 @@ changes nothing.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
@@ -532,6 +533,16 @@ class Store:
         )
         return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", limit))
 
+    def history_of_each(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """(name, JSON text) of the first row of each name that has one, as in history_of."""
+        one = "SELECT value FROM history WHERE job_id"
+        query = (
+            f"SELECT name, coalesce(({one} = name), ({one} > name || '.' AND job_id < name || '/'"
+            " ORDER BY job_id LIMIT 1)) AS found"
+            " FROM (SELECT value AS name FROM json_each(?)) WHERE found IS NOT NULL"
+        )
+        return self._read(query, (json.dumps(list(names)),))
+
     def states_of(self, env: str, job_id: str) -> list[tuple[str, str]]:
         """(job, state), as history_of, of one env. (`+env`: uses the job index, not the env's.)"""
         query = (
@@ -539,6 +550,21 @@ class Store:
             " AND +env = ?"
         )
         return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", env))
+
+    def history_in_state(
+        self, env: str | None, state: str, after: int, limit: int
+    ) -> list[tuple[int, str]]:
+        """(number, JSON text) of the first `limit` jobs that ended so, after this number."""
+        where = "state = ? AND number > ?" + (" AND env = ?" if env is not None else "")
+        query = f"SELECT number, value FROM history WHERE {where} ORDER BY number LIMIT ?"
+        return self._read(query, (state, after, *filter(None, [env]), limit))
+
+    def history_number(self, env: str | None, back: int) -> int:
+        """The number before that of the last `back` rows."""
+        where = "" if env is None else "WHERE env = ?"
+        query = f"SELECT number FROM history {where} ORDER BY number DESC LIMIT 1 OFFSET ?"
+        found = self._read(query, (*filter(None, [env]), back))
+        return int(found[0][0]) if found else 0
 
     def payload(self, spec_id: str) -> tuple[bytes, bytes] | None:
         """(directory, rest), as they were written; None: the payload is gone."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 RETAINED_ROWS = 100_000
 TRIM_SHARE = 50
 """1/TRIM_SHARE of a bound is freed at once."""
-ROW_BYTES = 200
+ROW_BYTES = 400
 """The bytes of a row beside its texts: its columns, and its places in the indices."""
 COLUMNS = "job_id, env, ended_wall_ns, state, command, ran_ms, key, spec_id, size_bytes, value"
 
@@ -40,7 +40,9 @@ class HistoryRow(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        return ROW_BYTES + len(self.command) + len(self.key) + len(self.value)
+        return (
+            ROW_BYTES + len(self.command.encode(errors="replace")) + len(self.key) + len(self.value)
+        )
 
 
 class PayloadRow(NamedTuple):

@@ -420,6 +420,17 @@ class Journal:
                 stored |= {} if row is None else {name: encoding.decode("history", row.value)}
         return list(stored.values())
 
+    def ended_each(self, names: Iterable[str]) -> dict[str, Ended]:
+        """The first ended job of each name that has one, in one look into the store."""
+        asked = list(names)
+        found = {
+            name: encoding.decode("history", text)
+            for name, text in self._store.history_of_each(asked)
+        }
+        if self._pending.history:  # while the store fails
+            found = {name: rows[0] for name in asked if (rows := self.ended(name, 1))}
+        return found
+
     def ended_states(self, env: str, job_ids: Iterable[str]) -> dict[str, JobState]:
         """The final states of the ended jobs among those, with ended elements of arrays."""
         found: dict[str, JobState] = {}
@@ -442,11 +453,14 @@ class Journal:
             spec_id: os.fsdecode(cwd) for spec_id, cwd in self._store.directories(spec_ids).items()
         }
 
-    def ended_last(self, env: str | None, limit: int) -> list[Job]:
-        """The last `limit` ended jobs of the env (None: of all envs), oldest first."""
+    def ended_so(
+        self, env: str | None, state: JobState, after: int, limit: int, back: int
+    ) -> list[tuple[int, Job]]:
+        """(number, job): the first that ended so after this number, of the last `back` of all."""
+        first = max(after, self._store.history_number(env, back))
         return [
-            encoding.decode("history", text).job
-            for _, text in self._store.history(env, 0, None, limit)
+            (number, encoding.decode("history", text).job)
+            for number, text in self._store.history_in_state(env, state.value, first, limit)
         ]
 
     def last_ended(self, limit: int) -> list[tuple[str, int]]:

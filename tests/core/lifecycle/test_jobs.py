@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.lifecycle import job_actions, jobs
 from nodemgr.core.manager import step
-from nodemgr.core.model import endings, events
+from nodemgr.core.model import encoding, endings, events
 from nodemgr.core.model.effects import (
     ForgetJob,
     OpenLedger,
@@ -25,12 +26,18 @@ from nodemgr.core.model.entities import (
     MS,
     RETAINED_ATTEMPTS,
     RETAINED_HISTORY_ENTRIES,
+    Attempt,
     Cause,
     DenyCode,
+    HistoryEntry,
+    Job,
     JobPayload,
     JobState,
+    PredictedRun,
     QueueRow,
     Request,
+    Resize,
+    RunSpec,
     TaskState,
 )
 from nodemgr.core.model.values import replace
@@ -601,6 +608,35 @@ def test_the_jobs_of_an_env_have_so_many_bytes_and_an_arrays_payload_counts_once
     assert node.state.job_bytes == {"alice": 2 * row + 1_000}, "one of them runs"
     node.job_ends("j1.0")
     assert node.state.job_bytes == {"alice": row + 400}
+
+
+@pytest.mark.parametrize("text", ["x", "\x1b", "\U0001f600"])
+def test_a_job_of_any_shape_counts_at_least_as_much_as_its_rows_have(text: str) -> None:
+    """The bound in bytes holds for the store, whatever an environment writes."""
+    uuids = tuple(f"GPU-{number:036}" for number in range(8))
+    entry = HistoryEntry(WALL, text * 40, MessageLine(text * 100))
+    attempt = Attempt(9, WALL, WALL, uuids, 1, None, text * 200, text * 4_096, chosen=text * 200)
+    resized = replace(attempt, resizes=(Resize(WALL, uuids[0], 1, 2, text * 100),) * 50)
+    predicted = (PredictedRun("NVIDIA " * 8, WALL, 100, WALL, WALL, WALL, 100),) * 4
+    run = RunSpec(text * 200, 8, WALL, WALL, "place" * 8, predicted=predicted)
+    bare = Job(
+        "j123456789.999999999", "environment" * 4, text * 64, run, "user" * 8, "s123456789",
+        "queue" * 8, WALL, JobState.QUEUED, key="a" * 64, request_id="r123456789",
+        entered_wall_ns=WALL, queued_ns=WALL, why=text * 200, after=("j123456789.999999999",) * 20,
+    )  # fmt: skip
+    for job in (
+        bare,
+        replace(bare, deeds=(entry,) * 32),
+        replace(bare, attempts=(attempt,) * 10),
+        replace(bare, attempts=(resized,) * 10, deeds=(entry,) * 32),
+    ):
+        request = Request(
+            "r123456789", job.env, "", 8, WALL, run.command, job.priority, 10**9, WALL, WALL, None,
+            (), job_id=job.job_id, time_limit_ms=WALL, queued_ns=WALL, place=run.place,
+            predicted=predicted, avoids=uuids, memory_most_bytes=WALL,
+        )  # fmt: skip
+        stored = len(encoding.encode("job", job)) + len(encoding.encode("request", request))
+        assert stored <= job.row_bytes
 
 
 def test_a_job_counts_for_those_that_it_waits_for() -> None:

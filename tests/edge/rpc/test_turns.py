@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from nodemgr.edge.rpc.turns import Work, in_turns
+from nodemgr.edge.rpc.turns import InTurn, Work, in_turns
 
 
 def outcome(work: Work[str]) -> list[object]:
@@ -50,3 +50,13 @@ def test_a_fault_ends_the_work() -> None:
 
     assert outcome(work(0)) == [fault, "the caller goes on", "another"]
     assert outcome(work(1)) == ["the caller goes on", fault, "another"]
+
+
+def test_each_owner_has_its_turn() -> None:
+    waiting: InTurn[str] = InTurn()
+    for owner, one in (("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1")):
+        waiting.add(owner, one)
+    assert waiting.first() == "a1"
+    assert [waiting.take(), waiting.take()] == ["a1", "b1"]
+    waiting.add("b", "b2")
+    assert [waiting.take() for _ in range(len(waiting))] == ["c1", "a2", "b2", "a3"]

@@ -1,0 +1,77 @@
+"""The ids of jobs by environment, in the order of ids: a list goes on behind any of them.
+
+Knows: ids, environments. Must not know: what the jobs are, which of them an index has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import chain, islice
+from typing import Protocol
+
+from nodemgr.core.model.job_ids import listed
+
+BEGINNING = (-1, -1)
+"""Before every job."""
+
+
+class Named(Protocol):
+    """A job."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def env(self) -> str: ...
+
+
+class JobIndex:
+    """Some jobs of a node."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[str]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def __iter__(self) -> Iterator[str]:
+        """All of them, env by env."""
+        return chain.from_iterable(self._of.values())
+
+    def behind(self, env: str | None, number: tuple[int, int] = BEGINNING) -> Iterator[str]:
+        """Those of the env (None: of all) behind this place (job_ids.listed), in order."""
+        rows = self._of.values() if env is None else [self._of.get(env, [])]
+        rest = [islice(row, bisect_right(row, number, key=listed), None) for row in rows if row]
+        return rest[0] if len(rest) == 1 else merge(*rest, key=listed)
+
+    def change(self, came: Iterable[Named], gone: Iterable[Named]) -> None:
+        """Adds and removes these."""
+        for env, ids in _by_env(gone):
+            row = self._of[env]
+            at = bisect_left(row, listed(ids[0]), key=listed)
+            if row[at : at + len(ids)] == ids:
+                del row[at : at + len(ids)]
+            else:
+                left = set(ids)
+                self._of[env] = row = [job_id for job_id in row if job_id not in left]
+            if not row:
+                del self._of[env]
+        for env, ids in _by_env(came):
+            row = self._of.setdefault(env, [])
+            is_last = not row or listed(row[-1]) < listed(ids[0])
+            row += ids
+            if not is_last:
+                row.sort(key=listed)
+
+
+def _by_env(jobs: Iterable[Named]) -> Iterable[tuple[str, list[str]]]:
+    """The ids of each env, in order."""
+    found: dict[str, list[str]] = {}
+    for job in jobs:
+        found.setdefault(job.env, []).append(job.job_id)
+    for ids in found.values():
+        ids.sort(key=listed)
+    return found.items()

@@ -1,0 +1,190 @@
+"""Orders over many jobs: each step does a bounded part, and says where the order goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from client_plugin.ways.conversation import Conversation
+from nodemgr.core.model import events
+from nodemgr.edge.rpc.cost import STEP_UNITS, Units
+from tests.support.limits import WAIT_LIMIT_S
+from tests.support.local import LocalManager
+
+MOST = Units.CHANGE.within()
+
+
+class Talk:
+    """A conversation of alice, and the steps that it causes."""
+
+    def __init__(self, manager: LocalManager, talk: Conversation) -> None:
+        self.manager, self._talk = manager, talk
+        self.steps: list[events.Event] = []
+
+    def order(self, verb: str, **arguments: Any) -> Any:
+        return self._talk.order(verb, arguments)[0]
+
+    def submit(self, **more: Any) -> str:
+        key = os.urandom(16).hex()
+        given = {"argv": ["true"], "cwd": "/", "environ": [], "key": key, "hold": True, **more}
+        return str(self.order("job_submit", **given)["job"])
+
+    def submit_many(self, count: int, **more: Any) -> list[str]:
+        jobs = [
+            {"argv": ["true"], "key": os.urandom(16).hex(), "hold": True, **more}
+            for _ in range(count)
+        ]
+        rows = self.order("job_submit_many", cwd="/", environ=[], jobs=jobs)["jobs"]
+        return [row["job"] for row in rows]
+
+    def parts(self, order: str, **given: Any) -> list[Any]:
+        answers = [self.order("job_orders", order=order, **given)]
+        while answers[-1]["after"] is not None:
+            given["after"] = answers[-1]["after"]
+            answers.append(self.order("job_orders", order=order, **given))
+        return answers
+
+    def rows(self, order: str, **given: Any) -> dict[str, Any]:
+        answers = self.parts(order, **given)
+        return {row["job"]: row["error"] for answer in answers for row in answer["jobs"]}
+
+    def states(self) -> dict[str, str]:
+        jobs = self.manager.daemon.state.jobs
+        return self.manager.do(lambda: {job_id: job.state.value for job_id, job in jobs.items()})
+
+
+@pytest.fixture
+def talk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Talk]:
+    with LocalManager() as manager:
+        manager.call("quota_set", env="alice", gpus=2)
+        for index in range(4):
+            manager.call("gpu_drain", index=index)  # nothing starts
+        with Conversation(manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as conversation:
+            talk = Talk(manager, conversation)
+            engine = manager.daemon.engine
+            submit = engine.submit
+
+            def seen(event: events.Event) -> bool:
+                talk.steps.append(event)
+                return submit(event)
+
+            monkeypatch.setattr(engine, "submit", seen)
+            monkeypatch.setattr(manager.daemon, "submit", seen)
+            yield talk
+
+
+def largest(steps: list[events.Event]) -> int:
+    """The units of the largest step."""
+    found = [0]
+    for step in steps:
+        if isinstance(step, events.OrderAll):
+            found.append(Units.CHANGE * len(step.orders))
+        elif isinstance(step, events.SubmitJobs):
+            found.append(Units.SUBMIT * len(step.submissions))
+    return max(found)
+
+
+def test_an_order_to_many_ids_is_done_in_parts_that_each_fit_a_step(talk: Talk) -> None:
+    ids = talk.submit_many(3 * MOST)
+    answers = talk.parts("free", jobs=ids)
+    assert len(answers) > 3
+    assert [row["job"] for answer in answers for row in answer["jobs"]] == ids
+    assert all(row["error"] is None for answer in answers for row in answer["jobs"])
+    assert largest(talk.steps) <= STEP_UNITS
+    assert set(talk.states().values()) == {"queued"}
+
+
+def test_ids_that_are_unknown_are_bounded_too_and_are_one_query(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = []
+    journal = talk.manager.daemon.journal
+    each = journal.ended_each
+    monkeypatch.setattr(journal, "ended_each", lambda names: queries.append(1) or each(names))
+    monkeypatch.setattr(journal, "ended", lambda *_: pytest.fail("a query for each id"))
+    answers = talk.parts("hold", jobs=[f"j{10**6 + number}" for number in range(1_000)])
+    assert len(queries) == len(answers) >= 1_000 * Units.FIND // STEP_UNITS
+    rows = [row for answer in answers for row in answer["jobs"]]
+    assert {row["code"] for row in rows} == {"not_found"}
+    assert len(rows) == 1_000
+
+
+def test_a_filter_names_its_jobs_page_by_page(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Units, "within", lambda self, units=70: units)
+    mine = talk.submit_many(100, name="mine") + talk.submit_many(100, name="others")
+    pages = talk.parts("withdraw", name="m*")
+    assert len(pages) == 3, "70 comparisons each"
+    assert [job for page in pages for job in page["matched"]] == mine[:100]
+    assert set(talk.states()) == set(mine), "a filter alone changes nothing"
+
+
+def test_more_jobs_than_one_order_may_name_are_withdrawn_by_a_filter(talk: Talk) -> None:
+    for _ in range(5):
+        talk.submit_many(250)
+    matched = [job for page in talk.parts("withdraw", name="*") for job in page["matched"]]
+    assert len(matched) == 1_250
+    for first in range(0, len(matched), 1_000):
+        assert not any(
+            talk.rows("withdraw", jobs=matched[first : first + 1_000], skip=True).values()
+        )
+    assert talk.states() == {}
+    assert largest(talk.steps) <= STEP_UNITS
+
+
+@pytest.mark.parametrize("order", ["withdraw", "hold", "free", "requeue"])
+def test_a_part_whose_answer_was_lost_is_done_again_without_an_error(
+    talk: Talk, order: str
+) -> None:
+    """The client counts what is done, whoever was killed between the step and its answer."""
+    ids = talk.submit_many(3, hold=order == "free")
+    if order == "requeue":
+        assert not any(talk.rows("withdraw", jobs=ids).values())
+    assert talk.rows(order, jobs=ids) == dict.fromkeys(ids)
+    assert talk.rows(order, jobs=ids, again=True) == dict.fromkeys(ids)
+    assert all(talk.rows(order, jobs=ids).values()), "another order makes no sense"
+
+
+def test_a_long_array_of_elements_with_rows_of_their_own_is_changed_in_parts(talk: Talk) -> None:
+    array = talk.submit(array=list(range(3 * MOST)))
+    ids = [f"{array}.{index}" for index in range(3 * MOST)]
+    talk.rows("free", jobs=ids)
+    talk.rows("hold", jobs=ids)
+    talk.steps.clear()
+    assert talk.rows("free", jobs=[array]) == dict.fromkeys(ids)
+    assert talk.order("job_hold", job=array) == {"job": array}
+    assert set(talk.states().values()) == {"held"}
+    assert talk.order("job_withdraw", job=array) == {"job": array}
+    assert talk.states() == {}
+    assert largest(talk.steps) <= STEP_UNITS
+
+
+def test_many_submissions_are_taken_in_steps_that_are_bounded(talk: Talk) -> None:
+    assert len(talk.submit_many(256)) == 256
+    assert largest(talk.steps) <= STEP_UNITS
+    large = [os.urandom(50_000).hex()]
+    talk.steps.clear()
+    jobs = [{"argv": ["true", *large], "key": os.urandom(16).hex()} for _ in range(9)]
+    rows = talk.order("job_submit_many", cwd="/", environ=[], jobs=jobs)["jobs"]
+    assert all("job" in row for row in rows)
+    sizes = [len(step.submissions) for step in talk.steps if isinstance(step, events.SubmitJobs)]
+    assert max(sizes) <= STEP_UNITS // (Units.SUBMIT + 97 * Units.KIB), "each KiB counts"
+
+
+def test_an_environment_is_charged_what_its_order_does(talk: Talk) -> None:
+    (listener,) = [
+        each
+        for each in talk.manager.daemon.clients._listeners.values()
+        if each.env == "alice" and not each.for_all
+    ]
+    ids = talk.submit_many(40)
+
+    def spent(order: str, **given: Any) -> int:
+        listener.rate_limiter.began_ns = listener.rate_limiter.spent = 0
+        talk.order("job_orders", order=order, **given)
+        return listener.rate_limiter.spent
+
+    few, many = spent("free", jobs=ids[:2]), spent("free", jobs=ids[2:])
+    assert many - few >= 36 * Units.CHANGE * 1_000
