@@ -12,7 +12,7 @@ import ctypes
 import os
 import threading
 import time
-from typing import Mapping
+from typing import Callable, Mapping
 
 from . import faults, interrupts, native, waiting
 
@@ -121,7 +121,8 @@ def acquire(gpus: int | None = None, may_ask_again: bool = True) -> str:
         channel.connected(os.environ, share)
     state, line = _client.state()
     if state is not native.ClientState.HELD:
-        state, line = _ask(_client, -1 if gpus is None else gpus, may_ask_again)
+        client, wished = _client, -1 if gpus is None else gpus
+        state, line = _ask(client, lambda: client.begin(wished), may_ask_again)
     if state in (native.ClientState.HELD, native.ClientState.CPU):
         _follow(_client)
     if state is native.ClientState.HELD and not _client.preloaded():
@@ -218,18 +219,39 @@ def left(timeout_s: float) -> bool:
     return True
 
 
-def _ask(client: native.Native, wished: int, may_ask_again: bool) -> tuple[native.ClientState, str]:
+def acquire_for(command: str) -> tuple[native.ClientState, str]:
+    """Hold a lease for the program that this process is about to become: the state, and its line.
+
+    os.environ has the lease's variables then. Raises as acquire() does. start() served before.
+    """
+    assert _client is not None
+    client = _client
+    state, line = _ask(client, lambda: client.begin_program(command), may_ask_again=False)
+    _follow(client)
+    if state is native.ClientState.CPU and line:
+        faults.say_once(line)
+    return state, line
+
+
+def timed_out() -> bool:
+    """Whether the last refusal was the end of the wait's limit."""
+    return _client is not None and _client.timed_out()
+
+
+def _ask(
+    client: native.Native, begin: Callable[[], object], may_ask_again: bool
+) -> tuple[native.ClientState, str]:
     """Ask, and wait for the answer.
 
     Asks again if another thread of the process has given up, or the lease was lost meanwhile.
     """
     wait = waiting.Wait()
     try:
-        client.begin(wished)
+        begin()
         state, line = client.state()
         while not _settled(client, state):
             if state in (native.ClientState.NONE, native.ClientState.LOST):
-                client.begin(wished)
+                begin()
             elif line:
                 wait.show(line)
             before, began_ns = (state, line), time.monotonic_ns()

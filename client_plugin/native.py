@@ -44,6 +44,8 @@ _SIGNATURES = {
         ctypes.c_int,
         (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p),
     ),
+    "nodemgr_begin_program": (ctypes.c_int, (ctypes.c_char_p,)),
+    "nodemgr_timed_out": (ctypes.c_int, ()),
     "nodemgr_poll": (ctypes.c_int, (ctypes.c_int, *_TEXT)),
     "nodemgr_cancel": (ctypes.c_int, ()),
     "nodemgr_state": (ctypes.c_int, _TEXT),
@@ -100,6 +102,14 @@ class Native:
     def begin(self, gpus: int = -1) -> ClientState:
         """Ask for what the process's environment variables wish; `gpus`, unless -1, goes first."""
         return ClientState(self._library.nodemgr_begin(gpus, -1, -1, None))
+
+    def begin_program(self, command: str) -> ClientState:
+        """Ask for the program that this process is about to become."""
+        return ClientState(self._library.nodemgr_begin_program(os.fsencode(command)))
+
+    def timed_out(self) -> bool:
+        """Whether the last refusal was the end of the wait's limit."""
+        return bool(self._library.nodemgr_timed_out())
 
     def poll(self, timeout_ms: int) -> tuple[ClientState, str]:
         out = ctypes.create_string_buffer(LINE_BYTES)

@@ -52,18 +52,37 @@ static int told(enum nodemgr_state state, char *line, size_t size)
     return (int)state;
 }
 
-int nodemgr_begin(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command)
+static int begin(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command,
+                 bool starts)
 {
     nm_enter();
     if (nm_session.state != NODEMGR_HELD && !nm_underway()) {
         if (nm_conf_read(&nm_session.conf))
-            nm_start_request(gpus, memory_bytes, wait_ms, command);
+            nm_start_request(gpus, memory_bytes, wait_ms, command, starts);
         else
             nm_change_state(NM_EVENT_UNMANAGED, "");
     } else if (nm_session.state == NODEMGR_HELD) {
         nm_start_thread(); /* if no thread could be started before */
     }
     return told(nm_session.state, NULL, 0);
+}
+
+int nodemgr_begin(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command)
+{
+    return begin(gpus, memory_bytes, wait_ms, command, false);
+}
+
+int nodemgr_begin_program(const char *command)
+{
+    return begin(-1, -1, -1, command, true);
+}
+
+int nodemgr_timed_out(void)
+{
+    nm_enter();
+    bool timed_out = nm_session.timed_out;
+    nm_leave();
+    return timed_out;
 }
 
 int nodemgr_poll(int timeout_ms, char *line, size_t size)

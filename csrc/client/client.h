@@ -42,6 +42,10 @@ NM_API int nodemgr_setting(const char *key, char *out, size_t size);
  * (/proc/self/cmdline). Sends the request; does nothing while the process waits or holds.
  * Returns a state. */
 NM_API int nodemgr_begin(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command);
+/* The same by the variables alone, for the program that this process is about to become (exec): the
+   lease lasts as long as the process, which need not beat until the program asks for itself. */
+NM_API int nodemgr_begin_program(const char *command);
+NM_API int nodemgr_timed_out(void); /* 1: the last refusal was the end of the wait's limit */
 /* Waits up to timeout_ms for a change of the state or the line, or for a signal. Returns the
    state; at once if no request is under way. */
 NM_API int nodemgr_poll(int timeout_ms, char *line, size_t size);

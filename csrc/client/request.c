@@ -404,13 +404,17 @@ static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, co
     take_compute();
     take_deadline();
     take_worker_gpu();
+    const char *visible_as = nm_env_get("NODEMGR_VISIBLE_AS");
+    request->by_index = visible_as != NULL && strcmp(visible_as, "index") == 0;
     take_command(command);
     take_task_token();
 }
 
-void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command)
+void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command,
+                      bool starts)
 {
     read_request(gpus, memory_bytes, wait_ms, command);
+    nm_session.request.starts = starts;
     if (nm_session.request.cpu) {
         nm_become_cpu(NM_EVENT_CPU_WISHED, "");
         return;

@@ -47,6 +47,8 @@ struct nm_request {
     /* set when the process sends the request */
     bool has_memory, has_wait, has_compute, has_deadline;
     bool answered; /* the manager knows of it */
+    bool starts;   /* this process becomes a program, which asks again */
+    bool by_index; /* CUDA_VISIBLE_DEVICES gets the driver's numbers, not UUIDs */
     uint64_t memory_bytes, wait_ms, deadline_ns;
     uint64_t memory_max; /* of a range, NODEMGR_MEMORY=1024-4096; 0: exactly memory_bytes */
     uint64_t compute_percent;  /* of each GPU, asked for */

@@ -214,6 +214,7 @@ void nm_become_final(enum nm_event event, const char *line)
 void nm_become_refused(const char *reason, bool waited)
 {
     char line[NM_LINE_BYTES];
+    nm_session.timed_out = waited;
     if (!nm_conf_is(&nm_session.conf, "no_gpu", "cpu")) {
         nm_become_final(NM_EVENT_REFUSED, reason);
         return;

@@ -94,6 +94,7 @@ struct nm_session {
     struct nm_question question;
     /* refused: the last connect failed, for the reason in `fault` */
     bool refused, told_away;
+    bool timed_out; /* the last refusal was the end of the request's time limit */
     /* a wait has ended without a grant, and no_gpu=cpu: later requests do not wait, until one is
        granted */
     bool waited_in_vain;
@@ -186,6 +187,7 @@ uint64_t nm_next_due_ns(void);   /* when nm_step has something to do again */
 void nm_receive_all(void);
 
 /* -- request.c -- */
-void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command);
+void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command,
+                      bool starts);
 
 #endif

@@ -139,6 +139,10 @@ static void build_acquire(struct nm_build *build)
         nm_build_number(build, NM_KEY_deadline_ms, request->task_deadline_ms);
     if (nm_is_gated())
         nm_build_number(build, NM_KEY_gated, 1);
+    if (request->starts)
+        nm_build_number(build, NM_KEY_starts, 1);
+    if (request->by_index)
+        nm_build_text(build, NM_KEY_visible, "index");
     nm_build_text_cut(build, NM_KEY_command, request->command, NM_COMMAND_BYTES);
 }
 

@@ -246,7 +246,7 @@ def test_what_it_exports_and_what_it_leaves_open(elf: ELFFile) -> None:
     assert {name for name in exported if not name.startswith(("cu", "nvml"))} == {
         "dlsym", "dlvsym", "__asan_default_options",
         "nodemgr_abi", "nodemgr_preloaded", "nodemgr_managed", "nodemgr_setting", "nodemgr_begin",
-        "nodemgr_poll",
+        "nodemgr_begin_program", "nodemgr_timed_out", "nodemgr_poll",
         "nodemgr_cancel", "nodemgr_release", "nodemgr_state", "nodemgr_lease", "nodemgr_ask",
         "nodemgr_ask_file", "nodemgr_progress", "nodemgr_is_stderr", "nodemgr_set_waiter",
         "nodemgr_set_raiser",

@@ -48,6 +48,23 @@ def test_it_runs_there_with_gpus_and_within_the_quota(
     assert node.status()["tasks"] == []
 
 
+def test_it_sees_its_gpus_there_before_anything_uses_cuda(
+    node: Manager, containers: Containers
+) -> None:
+    node.quota("alice", 2)
+    box = containers.start("alice")
+    script = "echo $CUDA_VISIBLE_DEVICES; CUDA_VISIBLE_DEVICES=1 exec " + str(HOLD) + " -s 0"
+    job = submit(
+        containers, box, "--gpus", "2", "--visible", "index", "--", "/bin/sh", "-c", script
+    )
+    assert containers.execute(box, "nodemgr", "wait", job) == (0, "")
+    mask, told = containers.execute(box, "nodemgr", "logs", job)[1].splitlines()
+    assert mask == "0,1"
+    found = json.loads(told)
+    assert found["devices"] == 1
+    assert found["uuid"] == node.status()["gpus"][1]["uuid"]
+
+
 @pytest.mark.slow
 def test_an_elastic_job_has_its_leader_and_workers_there(
     node: Manager, containers: Containers

@@ -300,6 +300,7 @@ class Node:
         elastic: bool = False,
         worker: int | None = None,
         most_gib: int | None = None,
+        starts: bool = False,
     ) -> list[Effect]:
         """A process asks for GPUs; each has a token of its own unless one is named."""
         caller = self.caller(env, pid, udp=udp, ancestors=ancestors, job_id=job_id)
@@ -325,6 +326,7 @@ class Node:
                 None if most is None else GpuRange(most, elastic),
                 None if worker is None else f"GPU-{worker}",
                 None if most_gib is None else most_gib * GIB,
+                starts,
             )
         )
 

@@ -167,6 +167,26 @@ def test_a_job_ends_whose_program_left_its_main_thread(make_manager: Make) -> No
     assert manager.status()["tasks"] == []
 
 
+def test_a_requeued_job_sees_the_gpus_of_its_new_attempt(make_manager: Make) -> None:
+    manager = make_manager(simulate="2x8GiB")
+    manager.quota("alice", 2)
+    events, drained = manager.events(), gate(manager, "drained")
+    script = (
+        f"echo $CUDA_VISIBLE_DEVICES; {HOLD} -s 0; [ $NODEMGR_JOB != ${{NODEMGR_JOB%:1}}:1 ] ||"
+        f" {{ read line < {drained}; exit 9; }}"
+    )
+    job_id = submit(manager, "alice", "--gpus", "1", "--max-restarts", "1", script=script)
+    first = events.expect("task.granted")["gpus"]
+    manager.call("gpu_drain", index=0)
+    drained.write_text("go\n")
+    nodemgr(manager, "wait", job_id)
+    lines = nodemgr(manager, "logs", job_id, "--attempt", "1").splitlines()
+    lines += nodemgr(manager, "logs", job_id).splitlines()
+    (second,) = {gpu["uuid"] for gpu in manager.status()["gpus"]} - set(first)
+    assert lines[0::2] == [first[0], second]
+    assert [json.loads(line)["uuid"] for line in lines[1::2]] == [first[0], second]
+
+
 def told_peaks(manager: Manager, job_id: str) -> list[int | None]:
     """Of each job of that name, in whole GiB."""
     rows = json.loads(nodemgr(manager, "history", job_id, "--json"))["jobs"]

@@ -163,6 +163,39 @@ for i in 0 1 2 3; do CUDA_VISIBLE_DEVICES=$i run --gpus 1 -- hold -s 1 & done |
         bare="1", ours=SAME,
     ),
     Program(
+        "the same in a Python with the hook",
+        f"job --gpus 2 -- sh -c 'CUDA_VISIBLE_DEVICES=1 exec $PYTHON -c \"{FIRST_USE}\"'",
+        bare="1", ours=SAME,
+    ),
+    Program(
+        "a job's script parses the mask as integers",
+        "job --gpus 2 --visible index -- sh -c 'echo $((${CUDA_VISIBLE_DEVICES%,*} + 0))'",
+        bare="0", ours=SAME,
+    ),
+    Program(
+        "a Python program does after its first use of CUDA",
+        "run --gpus 2 --visible index -- $PYTHON parses.py",
+        bare="4 []", ours="2 [0, 1]",
+        files={
+            "parses.py": """
+import cupy, os
+count, mask = cupy.first_use(), os.environ.get("CUDA_VISIBLE_DEVICES")
+print(count, [int(entry) for entry in mask.split(",")] if mask else [])
+"""
+        },
+    ),
+    Program(
+        "a script under run reads the mask before anything uses CUDA",
+        "run --gpus 2 --acquire start --"
+        """ sh -c 'echo "$CUDA_VISIBLE_DEVICES" | tr , " " | wc -w'""",
+        bare="0", ours="2",
+    ),
+    Program(
+        "it starts programs that choose one GPU, and one that takes all",
+        "run --gpus 2 --acquire start -- sh -c 'CUDA_VISIBLE_DEVICES=1 count; exec count'",
+        bare="1\n4", ours="1\n2",
+    ),
+    Program(
         "two workers on the one GPU that was asked for",
         "run --gpus 1 -- env LOCAL_WORLD_SIZE=2 count",
         bare="4", ours="1",
@@ -226,6 +259,14 @@ subprocess.run([sys.executable, "-c", {FIRST_USE!r}], env=dict(os.environ, LD_PR
             "sitecustomize.py": "print('launched')",
             "hooked.py": "import sys; print(hasattr(sys.meta_path[0], 'nodemgr'))",
         },
+    ),
+    Program(
+        "an image of Apptainer that has no client",
+        "ln -s $(type -P true) apptainer; run -- ./apptainer exec image.sif python train.py",
+        bare="",
+        ours="nodemgr: apptainer starts an image that does not have nodemgr's client: its programs get"
+        " no GPUs from nodemgr, and no quota holds them: bind the client into it"
+        " (docs/containers.md, Apptainer)",
     ),
     Program(
         "an upgrade takes the installed client away: programs and their children load a copy",

@@ -40,6 +40,10 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
         {"rid": 1, "task": "a", "class": "best-effort", "compute": 30, "deadline_ms": 7200000,
             "gated": 1},
     ),
+    "acquire_program": (
+        "UP", b"NODEMGR/1 ACQUIRE\nrid=1\ntask=a\nstarts=1\nvisible=index\n", "ACQUIRE",
+        {"rid": 1, "task": "a", "starts": 1, "visible": "index"},
+    ),
     "acquire_udp": (
         "UP",
         (

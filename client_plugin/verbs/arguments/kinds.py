@@ -10,6 +10,7 @@ import re
 import time
 
 from client_plugin import units
+from client_plugin.messages.form import stated
 from client_plugin.verbs.arguments.parser import ValueKind, WrongValue
 from client_plugin.ways import choice, locations
 from client_plugin.ways.choice import Whom
@@ -218,6 +219,17 @@ def _task_class(text: str) -> str:
     return text
 
 
+def one_of(name: str, *words: str) -> ValueKind:
+    """One of these words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise WrongValue(stated(f"{text!r} is none of {', '.join(words)}", "name one of them"))
+        return text
+
+    return ValueKind(name, parse, lambda _whom, _incomplete: list(words))
+
+
 def _moment(text: str) -> int:
     """A time in the past, as nanoseconds since the epoch.
 
@@ -279,6 +291,8 @@ KEEPING = ValueKind("duration", _keeping)
 PERCENT = ValueKind("percent", units.parse_percent)
 TASK_CLASS = ValueKind("class", _task_class, lambda _whom, _incomplete: list(units.TASK_CLASSES))
 MOMENT = ValueKind("time", _moment)
+VISIBLE_AS = one_of("form", "uuid", "index")
+ACQUIRE = one_of("when", "first-use", "start")
 ENV = ValueKind("env", _env, _envs)
 QUEUE = ValueKind("queue", _queue, queues)
 GPU_MODEL = ValueKind("model", _gpu_model)

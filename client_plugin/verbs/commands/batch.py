@@ -148,12 +148,13 @@ class JobBatch:
         if len(line) > lines.MAX_LINE_BYTES:
             raise WrongValue(words.LONG_LINE(limit=lines.MAX_LINE_BYTES))
         command, own = lines.parse(line, WISHES)
-        wished = self._around.sized(job_arguments({**self._defaults, **own}))
+        wishes = {**self._defaults, **own}
+        wished = self._around.sized(job_arguments(wishes))
         environ = self._around.environ(programs.program_of(command[0]))
         return {
             "argv": command,
             "key": new_key(),
-            "variables": wished_variables(wished),
+            "variables": wished_variables(wished, wishes.get("visible")),
             **wished,
         }, environ
 

@@ -14,7 +14,7 @@ import signal
 import sys
 
 from client_plugin.messages import verbs as messages
-from client_plugin.messages.form import stated
+from client_plugin.messages.form import relayed, stated
 from client_plugin.messages.ways import MEANWHILE
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
@@ -54,6 +54,11 @@ def run(said: Said) -> int:
         raise Fault(messages.ELASTIC_WITHOUT_RANGE(), Exit.USAGE)
     if said.checkpoint is not None and not said.elastic:
         raise Fault(messages.CHECKPOINT_WITHOUT_ELASTIC(), Exit.USAGE)
+    if (at_start := said.acquire == "start") and said.elastic:
+        raise Fault(
+            stated("an elastic task asks at its start in any case", "leave out --acquire"),
+            Exit.USAGE,
+        )
     base = own_environ()
     if base.get("NODEMGR_ENV_DIR") != directory:
         leave_task(base)
@@ -71,6 +76,7 @@ def run(said: Said) -> int:
         most,
         said.elastic,
         memory_most,
+        said.visible,
     )
     program, command = programs.program_of(said.command[0]), said.command
     if programs.joins_server(command):
@@ -94,6 +100,8 @@ def run(said: Said) -> int:
         )
     _refuse_early(directory, settings, wish)
     variables = environment(base, directory, settings, wish, program)
+    if at_start:
+        variables = _acquired(variables, settings, command)
     if said.elastic:
         from client_plugin.elastic.command import leader_command
 
@@ -123,6 +131,32 @@ def _refuse_early(directory: str, settings: Mapping[str, str], wish: Wish) -> No
         return
     if (reason := refusal(status, settings, wish)) is not None:
         raise Fault(reason, Exit.QUOTA_REFUSES)
+
+
+def _acquired(
+    variables: Dict[str, str], settings: Mapping[str, str], command: List[str]
+) -> Dict[str, str]:
+    """The variables of a command that holds its lease from the start. Raises Fault."""
+    if not settings.get("address", "unix:").startswith("unix:"):
+        remote = stated(
+            "--acquire start needs the manager's socket, and this environment is reached over the"
+            " network",
+            "leave it out: the program asks at its first use of CUDA",
+        )
+        raise Fault(remote, Exit.USAGE)
+    from client_plugin import lease, native
+
+    os.environ.clear()  # the library reads the command's wishes there
+    os.environ.update(variables)
+    if not lease.start():
+        raise Fault(messages.LIBRARY_MISSING(library=str(native.LIBRARY)))
+    state, line = lease.acquire_for(" ".join(command))
+    if state is native.ClientState.NO_MANAGER:
+        raise Fault(relayed(line), Exit.UNREACHABLE)
+    if state is native.ClientState.DENIED:
+        code = Exit.WAIT_TIMED_OUT if lease.timed_out() else Exit.QUOTA_REFUSES
+        raise Fault(relayed(line), code)
+    return dict(os.environ)
 
 
 def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoReturn:
@@ -159,6 +193,11 @@ VERB = Verb(
                    "8GiB-24GiB it has the least for sure, and more while there is more."),
         VerbOption("--wait", kind=kinds.DURATION,
                    help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
+        VerbOption("--acquire", kind=kinds.ACQUIRE,
+                   help="When to ask for the GPUs: at the first-use of CUDA, or before the start "
+                   "of COMMAND, which holds them to its end."),
+        VerbOption("--visible", kind=kinds.VISIBLE_AS,
+                   help="CUDA_VISIBLE_DEVICES names GPUs by uuid (if not said), or by index."),
         VerbOption("--class", kind=kinds.TASK_CLASS, key="task_class",
                    help="latency-sensitive, normal or best-effort (gets what the others leave)."),
         VerbOption("--compute", kind=kinds.PERCENT, key="compute_percent",

@@ -24,7 +24,7 @@ from client_plugin.ways.retry_timeout import RetryTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Dict, List, Optional
 
     from client_plugin.ways.choice import UserWay
 
@@ -33,6 +33,8 @@ RANGES = ("gpus", "memory")
 """Keys of the wishes that may be ranges."""
 ELASTIC = ("elastic", "checkpoint")
 """Keys of the wishes that become the words of a leader."""
+VISIBLE = "visible"
+"""Key of the wish that is a variable alone."""
 
 WISHES = (
     VerbOption(
@@ -102,6 +104,11 @@ WISHES = (
         "--max-restarts",
         kind=kinds.count(0, 1_000),
         help="How often the job is tried again after a failure.",
+    ),
+    VerbOption(
+        "--visible",
+        kind=kinds.VISIBLE_AS,
+        help="CUDA_VISIBLE_DEVICES names GPUs by uuid (if not said), or by index.",
     ),
     VerbOption("--name", kind=kinds.TEXT, help="The job's name in lists."),
     VerbOption("--hold", help="The job waits until it is unheld: nodemgr queue unhold JOB."),
@@ -184,7 +191,7 @@ def job_arguments(wishes: Dict[str, Any]) -> Dict[str, Any]:
     ranges = {
         "gpus": least, "gpus_max": most, "memory_bytes": memory[0], "memory_max_bytes": memory[1]
     }  # fmt: skip
-    found = {key: value for key, value in wishes.items() if key not in (*RANGES, *ELASTIC)}
+    found = {key: value for key, value in wishes.items() if key not in (*RANGES, *ELASTIC, VISIBLE)}
     found.update((key, value) for key, value in ranges.items() if value is not None)
     if is_elastic:
         from client_plugin.elastic.command import leader_command
@@ -193,7 +200,7 @@ def job_arguments(wishes: Dict[str, Any]) -> Dict[str, Any]:
     return found
 
 
-def wished_variables(arguments: Dict[str, Any]) -> List[str]:
+def wished_variables(arguments: Dict[str, Any], visible_as: Optional[str]) -> List[str]:
     """Variables by which the job's programs request the job's own resources."""
     wish = surroundings.Wish(
         arguments.get("gpus"),
@@ -203,6 +210,7 @@ def wished_variables(arguments: Dict[str, Any]) -> List[str]:
         deadline_ms=arguments.get("deadline_ms"),
         gpus_max=arguments.get("gpus_max"),
         memory_max=arguments.get("memory_max_bytes"),
+        visible_as=visible_as,
     )
     variables = {**surroundings.as_needed(wish, os.environ), **wish.variables()}
     return [f"{name}={value}" for name, value in variables.items()]
@@ -234,8 +242,8 @@ def run(said: Said) -> int:
     wished = around.sized(wished)
     arguments = {
         "argv": said.command, "cwd": around.cwd,
-        "environ": around.environ(program) + wished_variables(wished), "umask": around.umask,
-        "key": new_key(), **wished,
+        "environ": around.environ(program) + wished_variables(wished, said.visible),
+        "umask": around.umask, "key": new_key(), **wished,
     }  # fmt: skip
     if said.predict:
         arguments.update(_features(said))

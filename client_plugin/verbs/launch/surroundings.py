@@ -53,6 +53,7 @@ class Wish:
         gpus_max: Optional[int] = None,
         is_elastic: bool = False,
         memory_max: Optional[int] = None,
+        visible_as: Optional[str] = None,
     ) -> None:
         self.gpus = gpus
         self.gpus_max = gpus_max
@@ -63,6 +64,7 @@ class Wish:
         self.task_class = task_class
         self.compute_percent = compute_percent
         self.deadline_ms = deadline_ms
+        self.visible_as = visible_as
 
     def variables(self) -> Dict[str, str]:
         """Variables by which the clients in the command get the wishes."""
@@ -81,6 +83,7 @@ class Wish:
                 None if self.compute_percent is None else f"{self.compute_percent}%"
             ),
             "NODEMGR_DEADLINE": _whole_seconds(self.deadline_ms),
+            "NODEMGR_VISIBLE_AS": self.visible_as,
         }
         return {name: str(value) for name, value in wishes.items() if value is not None}
 

@@ -446,10 +446,11 @@ def _times(state: State) -> Iterator[str]:
     if not due <= state.agenda.keys() <= due | kills:
         yield f"agenda {sorted(state.agenda)} for {sorted(due)}, {sorted(kills)}"
     over_udp = {process.task_id for process in state.processes.values() if process.pid is None}
+    sure = {process.task_id for process in state.processes.values() if process.starts}
     listens = bool(state.udp_askers) or any(
         task.state is TaskState.RUNNING
         and task.suspension is Suspension.NONE
-        and (task.job_id is None or task.task_id in over_udp)
+        and ((task.job_id is None and task.task_id not in sure) or task.task_id in over_udp)
         for task in state.tasks.values()
     )
     if listens and "silence" not in state.timers:

@@ -95,13 +95,19 @@ def _listened_to(draft: Draft, task: Task) -> Sequence[ProcessKey]:
     """
     if task.state is not TaskState.RUNNING or task.suspension is not Suspension.NONE:
         return ()
-    return task.processes if task.job_id is None else _over_udp(draft, task)
+    return _over_udp(draft, task) if _is_sure(draft, task) else task.processes
+
+
+def _is_sure(draft: Draft, task: Task) -> bool:
+    """Whether the task holds its GPUs whatever its processes do, until they end."""
+    return task.job_id is not None or any(draft.processes[key].starts for key in task.processes)
 
 
 def _over_udp(draft: Draft, task: Task) -> list[ProcessKey]:
-    """The processes of a job over UDP: only their silence has consequences.
+    """The processes over UDP of a job, or of a program that got its lease at its start.
 
-    The kernel reports the others' death, and the executor reports the job's end.
+    Only their silence has consequences: the kernel reports the others' death, and the executor
+    reports the job's end.
     """
     return [key for key in task.processes if draft.processes[key].pid is None]
 
@@ -118,7 +124,7 @@ def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
             leasing.lose_member(
                 draft, task, process, LeaseEnd.SILENT, leasing.RECLAIMED, now_ns, wall_ns, None
             )
-    if task.processes and task.job_id is None:
+    if task.processes and not _is_sure(draft, task):
         leasing.stall(draft, task, now_ns)
 
 

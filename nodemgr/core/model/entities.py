@@ -495,6 +495,9 @@ class Process:
     """
     gated: bool = False
     """Its launches pass the gate: it chose so at its first look-up of a launch function."""
+    starts: bool = False
+    """It asked for the program that it becomes, which has not asked for itself: it sends no beats,
+    and holds the lease as long as it lives."""
 
 
 @value
@@ -727,6 +730,8 @@ class Asker:
     user: str
     gated: bool = False
     """Its launches pass the gate."""
+    starts: bool = False
+    """It asks for the program that it becomes."""
 
 
 @value

@@ -79,6 +79,8 @@ class Acquire:
     """The process joins an elastic task for this GPU of the lease alone."""
     memory_most_bytes: int | None = None
     """`memory_bytes` is the least of a range that ends here; None: no range."""
+    starts: bool = False
+    """The process asks for the program that it becomes, which asks again at its use of CUDA."""
 
 
 @value

@@ -163,7 +163,10 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
     process = draft.processes.get(caller.process)
     if process is not None and not process.fenced:
         if process.rid != event.rid:
-            process = replace(process, rid=event.rid)
+            if process.starts and not event.starts:  # the program beats from now on
+                draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+            gated = event.gated if process.starts else process.gated
+            process = replace(process, rid=event.rid, starts=event.starts, gated=gated)
             draft.put_process(process)
         leasing.send_grant(draft, process, task, event.rid)
         if elastic_leases.any_there(draft):
@@ -217,7 +220,15 @@ def _wait_for_resume(
 
 def _asker(event: Acquire) -> Asker:
     caller = event.caller
-    return Asker(caller.process, event.rid, caller.transport, caller.pid, caller.user, event.gated)
+    return Asker(
+        caller.process,
+        event.rid,
+        caller.transport,
+        caller.pid,
+        caller.user,
+        event.gated,
+        event.starts,
+    )
 
 
 def _request_of(draft: Draft, event: Acquire, kin: list[ProcessKey]) -> str | None:

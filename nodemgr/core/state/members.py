@@ -64,6 +64,7 @@ def _by_slot(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
         generation,
         asker.rid,
         gated=asker.gated,
+        starts=asker.starts,
     )
 
 
@@ -84,6 +85,7 @@ def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Proces
         user=asker.user,
         fenced=False,
         gated=asker.gated,
+        starts=asker.starts,
     )
 
 

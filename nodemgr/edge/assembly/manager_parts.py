@@ -270,6 +270,7 @@ class ManagerParts:
             ),
             self._client,
             sink,
+            self._base.gate is not None,
         )
 
     @cached_property

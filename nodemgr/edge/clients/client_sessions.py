@@ -63,6 +63,7 @@ MOST = {
     "gpus_max": 1 << 31,
     "memory_max": 1 << 60,
     "elastic": 1,
+    "starts": 1,
 }
 """Bounds of an ACQUIRE's numbers, above any sensible value."""
 LEAST = {"compute": 1, "deadline_ms": 1}
@@ -77,6 +78,7 @@ class Session:
 
     __slots__ = (
         "asked",
+        "by_index",
         "caller",
         "connection",
         "env",
@@ -104,6 +106,8 @@ class Session:
         self.user = user
         self.asked = False
         """True once the core knows the session: then the core gets its end."""
+        self.by_index = False
+        """Its CUDA_VISIBLE_DEVICES has the driver's numbers, and not UUIDs."""
         self.caller = events.Caller(connection, env, key, transport, pid, user)
         """The session as the core sees it; `find_kin` adds the ancestors."""
         self.has_kin = False
@@ -224,6 +228,7 @@ def acquire(
         _gpu_range(fields),
         fields.get("worker_gpu"),
         fields.get("memory_max"),
+        fields.get("starts") == 1 and session.pid is not None,
     )
 
 
@@ -293,10 +298,11 @@ def answer_grant(
     fds: tuple[int, ...],
     gates: tuple[int, ...] | None,
     threads: int | None,
+    visible: tuple[str, ...] | None,
 ) -> None:
     """`gates`: the process's slots in the launch gates of its GPUs; their files end `fds`.
 
-    `threads`: the percentage of threads for MPS.
+    `threads`: the percentage of threads for MPS. `visible`: for CUDA_VISIBLE_DEVICES; None: UUIDs.
     """
     session.answer(
         "GRANT",
@@ -305,6 +311,7 @@ def answer_grant(
         task=effect.task.token,
         lease=effect.task.task_id,
         gpus=effect.task.gpus,
+        visible=visible,
         rows=effect.rows,
         limits=effect.limits,
         slot=effect.process.slot,

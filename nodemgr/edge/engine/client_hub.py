@@ -85,6 +85,8 @@ class HubPorts:
     peaks: Peaks
     gate_files: Callable[[effects.SendGrant], GateFiles | None]
     """The launch gates of a gated process's grant; None: it passes none."""
+    numbers: Callable[[effects.SendGrant, int | None], tuple[str, ...]]
+    """The driver's numbers of a grant's GPUs for the process of this PID."""
     job_of: Callable[[Sequence[int]], str | None]
     """The job that runs below one of these processes."""
     on_ask: Callable[[Session, Fields], None]
@@ -122,7 +124,8 @@ class ClientHub:
         built = ports(self)
         self._envs, self._gpus, self._ledgers = built.envs, built.gpus, built.ledgers
         self._peaks = built.peaks
-        self._gate_files, self._job_of = built.gate_files, built.job_of
+        self._gate_files, self._numbers = built.gate_files, built.numbers
+        self._job_of = built.job_of
         self._on_ask, self._on_runner = built.on_ask, built.on_runner
         self._on_closed = built.on_closed
 
@@ -196,6 +199,7 @@ class ClientHub:
 
     def _acquire(self, session: Session, fields: Fields) -> None:
         self._note_beat(session)  # over UDP a repeated request is a beat
+        session.by_index = fields.get("visible") == "index"
         if absurd := client_sessions.absurd(fields):
             self._deny(session, fields, DenyCode.BAD_REQUEST, absurd)
             return
@@ -337,7 +341,8 @@ class ClientHub:
             if files is not None:
                 fds, gates, threads = (*fds, *files.fds), files.slots, files.threads
         beat_ms = self._state.config.beat_ms
-        client_sessions.answer_grant(session, effect, beat_ms, fds, gates, threads)
+        visible = self._numbers(effect, session.pid) if session.by_index else None
+        client_sessions.answer_grant(session, effect, beat_ms, fds, gates, threads, visible)
 
     # -- beats --
 

@@ -10,7 +10,7 @@ job's files stay, so that the next manager can read its end again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from nodemgr.edge.containers.payload import renew_client
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
 from nodemgr.edge.executor.log_retention import MOST_JOBS, LogRetention
+from nodemgr.edge.gate.driver_numbers import driver_numbers
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.journald import INFO, WARNING, Journald
@@ -37,7 +38,7 @@ from nodemgr.messages import manager_log as log
 MOST_NAMED = 20
 """Most unknown jobs in one line."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
-CUDA_ORDER = "CUDA_DEVICE_ORDER"
+CUDA_ORDER, VISIBLE_AS = "CUDA_DEVICE_ORDER", "NODEMGR_VISIBLE_AS"
 JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
 COUNT_STEPS = "NODEMGR_COUNT_STEPS"
 """Steps of optimizers are reported as progress (client_plugin/progress.py)."""
@@ -60,16 +61,22 @@ class JobPorts:
     """The present copy of the client: jobs of this node load it."""
     sink: Sink = no_sink
     """Receives the status and the log tail of each attempt that ends."""
+    has_gate: bool = False
+    """Containers see the GPUs alone that their environment holds."""
 
 
 def environ(
-    submitted: Iterable[str], start: effects.StartJob, client: Path | None = None
+    submitted: Iterable[str],
+    start: effects.StartJob,
+    client: Path | None = None,
+    numbers: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The job's variables and the submitter's, without those of the submitter's lease or job.
 
     The job sees its lease's GPUs before anything uses CUDA, as `sh` and torchrun expect it; an
     elastic job's processes get their own from its leader. A CUDA_VISIBLE_DEVICES that was given
     for the job itself is a choice among them. On this node it loads the present `client`.
+    `numbers`: the driver's, of the lease's GPUs.
     """
     variables = dict(entry.partition("=")[::2] for entry in submitted)
     if client is not None and not start.run.place:
@@ -87,7 +94,10 @@ def environ(
     if start.gpus:
         variables[TASK] = start.token
     if start.run.gpu_range is None or not start.run.gpu_range.is_elastic:
-        seen = ",".join(_seen(variables.get(CUDA), start.gpus))
+        chosen = _seen(variables.get(CUDA), start.gpus)
+        if variables.get(VISIBLE_AS) == "index":
+            chosen = tuple(dict(zip(start.gpus, numbers, strict=True))[gpu] for gpu in chosen)
+        seen = ",".join(chosen)
         variables.update({CUDA_ORDER: "PCI_BUS_ID", CUDA: seen, VISIBLE: seen})
     return tuple(f"{name}={value}" for name, value in variables.items())
 
@@ -174,6 +184,7 @@ class Jobs:
         """Called with the job of each attempt that has ended."""
         self._sink = ports.sink
         self._client = ports.client
+        self._has_gate = ports.has_gate
         self.factory = ports.executor(self)
         self._log_retention = ports.retention(self.factory)
 
@@ -215,7 +226,17 @@ class Jobs:
             umask=spec.umask,
             argv=payload.argv,
             cwd=payload.cwd,
-            environ=environ(payload.environ, effect, self._client),
+            environ=environ(
+                payload.environ,
+                effect,
+                self._client,
+                driver_numbers(
+                    self._state,
+                    effect.env,
+                    effect.gpus,
+                    is_gated=self._has_gate and bool(effect.run.place),
+                ),
+            ),
         )
         self.orders_given += 1
         try:

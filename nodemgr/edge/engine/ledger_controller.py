@@ -238,9 +238,12 @@ class LedgerController:
         """
         files = self._stored_files()
         living: dict[str, list[int]] = {}
+        having = set()
         for process in self._state.processes.values():
             if process.slot is not None and process.pid is not None and process.key not in gone:
                 living.setdefault(process.env, []).append(process.pid)
+                if not process.starts:  # else it has become a program that maps no ledger yet
+                    having.add(process.env)
         holders = (
             p
             for p in self._state.processes.values()
@@ -248,9 +251,9 @@ class LedgerController:
         )
         self._older_limits.begin(holders)
         for env, pids in living.items():
-            if env in files:
+            if env in files and env in having:
                 self._recover_one(env, files[env], pids)
-            else:  # killed between lease and ledger: no client has either
+            else:  # killed between lease and ledger, or before a use of CUDA: no client has either
                 self._ledgers.open(env)
                 self._ready(env, [])
         for env in files.keys() - living.keys():

@@ -195,6 +195,14 @@ class Gate:
             return False, doctor.GATE_UNREADABLE(error=error)
         return is_behind, doctor.GATE_SHUT() if is_behind else doctor.GATE_ABSENT()
 
+    def holds(self, env: str, pid: int | None) -> bool:
+        """Whether this process of the env sees the opened GPUs alone."""
+        gate = self._gates.get(env)
+        try:
+            return gate is not None and pid is not None and self._is_behind(gate, pid)
+        except OSError:
+            return False
+
     @staticmethod
     def _is_behind(gate: _EnvGate, pid: int) -> bool:
         cgroup = cgroups.directory_of(pid)

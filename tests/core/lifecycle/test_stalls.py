@@ -277,3 +277,27 @@ def test_a_request_that_names_its_memory_is_not_overtaken_beside_a_stalled_task(
     node.dies(20)
     assert node.gpus_of(11) == [0]
     assert [request.env for request in node.state.requests.values()] == ["carol"]
+
+
+def test_a_program_that_got_its_lease_at_its_start_beats_from_its_own_request_on() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.asks("alice", 10, starts=True)
+    node.asks("alice", 11, token="token10")
+    node.passes(60_000, silent=[10, 11])
+    assert node.state.stalled == {}
+    node.asks("alice", 10, rid="of the program")
+    assert [process.starts for process in node.state.processes.values()] == [False, False]
+    node.passes(4_900, silent=[10, 11])
+    assert node.state.stalled == {}
+    node.passes(5_200, silent=[10, 11])
+    assert list(node.state.stalled) == ["t1"]
+
+
+def test_the_death_of_a_program_that_never_used_cuda_ends_its_lease() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.asks("alice", 10, starts=True)
+    node.passes(60_000, silent=[10])
+    node.dies(10)
+    assert node.state.tasks == {}
