@@ -508,7 +508,7 @@ MOST_FILES = 20
 ROOMS = {
     "verbs.presentation": "ways",
     "verbs.arguments": "verbs.presentation ways",
-    "verbs.launch": "verbs.presentation ways prediction",
+    "verbs.launch": "verbs.presentation ways prediction lease native",
     "verbs.picture": "verbs.presentation",
     "verbs.screen": "verbs.picture verbs.presentation ways",
     "verbs.reading": "verbs.picture verbs.presentation ways",

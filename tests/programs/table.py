@@ -265,7 +265,7 @@ subprocess.run([sys.executable, "-c", {FIRST_USE!r}], env=dict(os.environ, LD_PR
         "ln -s $(type -P true) apptainer; run -- ./apptainer exec image.sif python train.py",
         bare="",
         ours="nodemgr: apptainer starts an image that does not have nodemgr's client: its programs"
-        " get no GPUs from nodemgr, and no quota holds them: bind the client into it"
+        " get no GPUs from nodemgr, and no quota holds them; bind the client into it"
         " (docs/containers.md, Apptainer)",
     ),
     Program(

@@ -224,7 +224,7 @@ def one_of(name: str, *words: str) -> ValueKind:
 
     def parse(text: str) -> str:
         if text not in words:
-            raise WrongValue(stated(f"{text!r} is none of {', '.join(words)}", "name one of them"))
+            raise WrongValue(stated(f"{text!r} is not known here", f"say {' or '.join(words)}"))
         return text
 
     return ValueKind(name, parse, lambda _whom, _incomplete: list(words))
@@ -292,7 +292,7 @@ PERCENT = ValueKind("percent", units.parse_percent)
 TASK_CLASS = ValueKind("class", _task_class, lambda _whom, _incomplete: list(units.TASK_CLASSES))
 MOMENT = ValueKind("time", _moment)
 VISIBLE_AS = one_of("form", "uuid", "index")
-ACQUIRE = one_of("when", "first-use", "start")
+ACQUIRE = one_of("start", "start")
 ENV = ValueKind("env", _env, _envs)
 QUEUE = ValueKind("queue", _queue, queues)
 GPU_MODEL = ValueKind("model", _gpu_model)

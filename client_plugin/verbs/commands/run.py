@@ -14,12 +14,13 @@ import signal
 import sys
 
 from client_plugin.messages import verbs as messages
-from client_plugin.messages.form import relayed, stated
+from client_plugin.messages.form import stated
 from client_plugin.messages.ways import MEANWHILE
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.launch import programs
+from client_plugin.verbs.launch.acquiring import acquired
 from client_plugin.verbs.launch.surroundings import (
     Mask,
     Wish,
@@ -79,11 +80,29 @@ def run(said: Said) -> int:
         said.visible,
     )
     program, command = programs.program_of(said.command[0]), said.command
+    _warn(command, said.env or "")
+    _refuse_early(directory, settings, wish)
+    variables = environment(base, directory, settings, wish, program)
+    if at_start:
+        variables = acquired(variables, settings, command)
+    if said.elastic:
+        from client_plugin.elastic.command import leader_command
+
+        command = leader_command(
+            command, minimum=said.gpus[0], maximum=said.gpus[1], checkpoint=said.checkpoint
+        )
+        program = command[0]
+        ctrl_c.wait()  # until the leader can end without a traceback
+    _become(program, command, variables)
+
+
+def _warn(command: List[str], env: str) -> None:
+    """A line where the command's programs will be outside of the environment."""
     if programs.joins_server(command):
         say(
             stated(
                 f"{command[0]} hands its windows to a server that was started outside of"
-                f" {said.env}, and their programs get no GPUs",
+                f" {env}, and their programs get no GPUs",
                 f"start a server inside: {command[0]} -L gpu"
                 if command[0].endswith("tmux")
                 else f"start a session inside: {command[0]} -S gpu",
@@ -98,19 +117,6 @@ def run(said: Said) -> int:
                 f"bind the client into it (docs/containers.md, {name.capitalize()})",
             )
         )
-    _refuse_early(directory, settings, wish)
-    variables = environment(base, directory, settings, wish, program)
-    if at_start:
-        variables = _acquired(variables, settings, command)
-    if said.elastic:
-        from client_plugin.elastic.command import leader_command
-
-        command = leader_command(
-            command, minimum=said.gpus[0], maximum=said.gpus[1], checkpoint=said.checkpoint
-        )
-        program = command[0]
-        ctrl_c.wait()  # until the leader can end without a traceback
-    _become(program, command, variables)
 
 
 def _refuse_early(directory: str, settings: Mapping[str, str], wish: Wish) -> None:
@@ -131,32 +137,6 @@ def _refuse_early(directory: str, settings: Mapping[str, str], wish: Wish) -> No
         return
     if (reason := refusal(status, settings, wish)) is not None:
         raise Fault(reason, Exit.QUOTA_REFUSES)
-
-
-def _acquired(
-    variables: Dict[str, str], settings: Mapping[str, str], command: List[str]
-) -> Dict[str, str]:
-    """The variables of a command that holds its lease from the start. Raises Fault."""
-    if not settings.get("address", "unix:").startswith("unix:"):
-        remote = stated(
-            "--acquire start needs the manager's socket, and this environment is reached over the"
-            " network",
-            "leave it out: the program asks at its first use of CUDA",
-        )
-        raise Fault(remote, Exit.USAGE)
-    from client_plugin import lease, native
-
-    os.environ.clear()  # the library reads the command's wishes there
-    os.environ.update(variables)
-    if not lease.start():
-        raise Fault(messages.LIBRARY_MISSING(library=str(native.LIBRARY)))
-    state, line = lease.acquire_for(" ".join(command))
-    if state is native.ClientState.NO_MANAGER:
-        raise Fault(relayed(line), Exit.UNREACHABLE)
-    if state is native.ClientState.DENIED:
-        code = Exit.WAIT_TIMED_OUT if lease.timed_out() else Exit.QUOTA_REFUSES
-        raise Fault(relayed(line), code)
-    return dict(os.environ)
 
 
 def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoReturn:
@@ -194,10 +174,10 @@ VERB = Verb(
         VerbOption("--wait", kind=kinds.DURATION,
                    help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
         VerbOption("--acquire", kind=kinds.ACQUIRE,
-                   help="When to ask for the GPUs: at the first-use of CUDA, or before the start "
-                   "of COMMAND, which holds them to its end."),
+                   help="start: ask for the GPUs before COMMAND starts, which holds them to its "
+                   "end."),
         VerbOption("--visible", kind=kinds.VISIBLE_AS,
-                   help="CUDA_VISIBLE_DEVICES names GPUs by uuid (if not said), or by index."),
+                   help="CUDA_VISIBLE_DEVICES names GPUs by uuid, or by index."),
         VerbOption("--class", kind=kinds.TASK_CLASS, key="task_class",
                    help="latency-sensitive, normal or best-effort (gets what the others leave)."),
         VerbOption("--compute", kind=kinds.PERCENT, key="compute_percent",

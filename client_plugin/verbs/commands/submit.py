@@ -108,7 +108,7 @@ WISHES = (
     VerbOption(
         "--visible",
         kind=kinds.VISIBLE_AS,
-        help="CUDA_VISIBLE_DEVICES names GPUs by uuid (if not said), or by index.",
+        help="CUDA_VISIBLE_DEVICES names GPUs by uuid, or by index.",
     ),
     VerbOption("--name", kind=kinds.TEXT, help="The job's name in lists."),
     VerbOption("--hold", help="The job waits until it is unheld: nodemgr queue unhold JOB."),

@@ -63,6 +63,8 @@ DEFAULTS = {
     "run --gpus": "the default of the quota",
     "submit --gpus": "the default of the quota",
     "--memory": "its part of the quota",
+    "--acquire": "as the quota says: at the first use of CUDA, or at a framework's import",
+    "--visible": "uuid",
     "--wait": "without limit",
     "--class": "the class of the quota",
     "--compute": "the share of the quota; for a class without one, the whole GPU",

@@ -18,6 +18,8 @@ from nodemgr.core.model.values import value
 
 MS = 1_000_000
 """Nanoseconds in a millisecond."""
+END_GRACE_MS = 30_000
+"""Between the request to end and the forced end of a job: a training may have something to save."""
 
 Uuid = str
 ConnectionId = int
@@ -496,8 +498,7 @@ class Process:
     gated: bool = False
     """Its launches pass the gate: it chose so at its first look-up of a launch function."""
     starts: bool = False
-    """It asked for the program that it becomes, which has not asked for itself: it sends no beats,
-    and holds the lease as long as it lives."""
+    """It holds the lease for the program that it becomes, without beats until that one asks."""
 
 
 @value

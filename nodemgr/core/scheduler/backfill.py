@@ -34,10 +34,10 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodemgr.core.model.entities import MS, Gpu, Request, Uuid
+from nodemgr.core.model.entities import END_GRACE_MS, MS, Gpu, Request, Uuid
 from nodemgr.core.scheduler import own_tasks, placement
 from nodemgr.core.scheduler.allocator import Ask, Candidate, qualifies
-from nodemgr.core.scheduler.plan import Plan
+from nodemgr.core.scheduler.plan import Plan, Start
 from nodemgr.core.state import accounting, elastic_leases
 from nodemgr.core.state.draft import Draft
 
@@ -72,7 +72,9 @@ class ReservationTable:
         self._starts: dict[str, int] = {}
         """The earliest start of each env's last planned request."""
         self._wanted: Counter[str] = Counter()
-        """The GPUs that each env's waiting requests want, sure or not."""
+        """The GPUs that each env's requests want that wait for their own env, sure or not."""
+        self._reserving: dict[str, list[tuple[int, int]]] = {}
+        """(earliest start, GPUs) of each env's requests that wait until GPUs become free."""
         for use in self._uses.values():
             if not use.empty:
                 self._plans[use.pool].runs(1, use.last_ns)
@@ -102,7 +104,11 @@ class ReservationTable:
 
     def blocked(self, request: Request, ask: Ask, rows: Sequence[Candidate]) -> None:
         """Plan a request that waits until GPUs become free."""
-        self._wanted[request.env] += request.gpus
+        start_ns = self._reserve(request, ask, rows)
+        self._reserving.setdefault(request.env, []).append((start_ns, request.gpus))
+
+    def _reserve(self, request: Request, ask: Ask, rows: Sequence[Candidate]) -> int:
+        """The earliest start of the request, from which on its GPUs are kept."""
         shares = ask.reuse_below > 1
         used = sum([row.used for row in rows])
         mine = [row for row in rows if row.big_enough and not (row.used and shares)]
@@ -111,12 +117,16 @@ class ReservationTable:
         # a share may become free, a GPU may come or be healthy again, at any moment
         if request.compute_percent is not None or short > len(mine):
             self.close(pools, self._now_ns)
-        elif not (used and shares) and is_counted(
+            return self._now_ns
+        if not (used and shares) and is_counted(
             self._draft, request, [self._draft.gpus[row.uuid] for row in mine]
         ):
-            self._place(request, pools.pop())
-        else:
-            self.close(pools, sorted(self._first_ns(row, ask) for row in mine)[short - 1])
+            pool = pools.pop()
+            start = self._place(request, pool)
+            return start.time if start is not None else self._plans[pool].horizon or self._now_ns
+        start_ns = sorted(self._first_ns(row, ask) for row in mine)[short - 1]
+        self.close(pools, start_ns)
+        return start_ns
 
     def foresee(self, request: Request) -> bool:
         """Plan a request that waits for its own env's tasks (ends known).
@@ -125,15 +135,16 @@ class ReservationTable:
         """
         self._wanted[request.env] += request.gpus
         (pool,) = self._plans
-        return self._place(request, pool)
+        start = self._place(request, pool)
+        return start is not None and start.sure
 
-    def _place(self, request: Request, pool: int, begin_ns: int | None = None) -> bool:
+    def _place(self, request: Request, pool: int, begin_ns: int | None = None) -> Start | None:
         limit_ns = None if request.planned_ms is None else request.planned_ms * MS
         plan = self._plans[pool]
         start = plan.place(request.gpus, limit_ns, self._quota(request.env), begin_ns)
         if start is not None:
             self._starts[request.env] = start.time
-        return start is not None and start.sure
+        return start
 
     def _quota(self, env: str) -> Plan:
         plan = self._quotas.get(env)
@@ -157,7 +168,8 @@ class ReservationTable:
             and request.memory_bytes is None
             and request.compute_percent is None
             and not request.avoids
-            and self._place(request, pool, start_ns)
+            and (start := self._place(request, pool, start_ns)) is not None
+            and start.sure
         ):
             return True
         self._starts[request.env] = start_ns
@@ -244,10 +256,17 @@ class ReservationTable:
     def _leaves_quota(self, request: Request) -> bool:
         """Return whether its env's earlier requests keep enough GPUs in their quota.
 
-        The time limit does not count: a request that waits for its own env keeps no GPU from
-        others, so a later one that ends a second late would cost it its place.
+        One that is surely over (a forecast is not sure) before an earlier request's GPUs are kept
+        is not in its way. A request that waits for its own env keeps no GPU from others: a later
+        one that ends a second late would cost it its place.
         """
-        wanted = self._wanted[request.env]
+        limit_ms = request.time_limit_ms
+        over_ns = None if limit_ms is None else self._now_ns + (limit_ms + END_GRACE_MS) * MS
+        wanted = self._wanted[request.env] + sum(
+            gpus
+            for start_ns, gpus in self._reserving.get(request.env, ())
+            if over_ns is None or start_ns < over_ns
+        )
         used = len(accounting.used_gpus(self._draft, request.env)) if wanted else 0
         return (
             not wanted or used + wanted + request.gpus <= self._draft.envs[request.env].quota.gpus

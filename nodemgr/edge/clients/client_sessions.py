@@ -77,8 +77,8 @@ class Session:
     """A UNIX connection, or a client id over UDP. Subclasses implement the answer."""
 
     __slots__ = (
+        "_by_index",
         "asked",
-        "by_index",
         "caller",
         "connection",
         "env",
@@ -106,11 +106,19 @@ class Session:
         self.user = user
         self.asked = False
         """True once the core knows the session: then the core gets its end."""
-        self.by_index = False
-        """Its CUDA_VISIBLE_DEVICES has the driver's numbers, and not UUIDs."""
+        self._by_index = False
         self.caller = events.Caller(connection, env, key, transport, pid, user)
         """The session as the core sees it; `find_kin` adds the ancestors."""
         self.has_kin = False
+
+    def asks(self, fields: Fields) -> None:
+        """Notes the form in which the answer to this ACQUIRE names GPUs."""
+        self._by_index = fields.get("visible") == "index"
+
+    @property
+    def by_index(self) -> bool:
+        """Whether its CUDA_VISIBLE_DEVICES has the driver's numbers, and not UUIDs."""
+        return self._by_index
 
     def ancestors(self) -> tuple[int, ...]:
         """Returns the current ancestors."""

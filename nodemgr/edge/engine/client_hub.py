@@ -25,6 +25,7 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.sharing import progress
+from nodemgr.core.state.driver_numbers import driver_numbers
 from nodemgr.edge.clients import client_sessions
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.descriptor_filter import close_all
@@ -85,8 +86,6 @@ class HubPorts:
     peaks: Peaks
     gate_files: Callable[[effects.SendGrant], GateFiles | None]
     """The launch gates of a gated process's grant; None: it passes none."""
-    numbers: Callable[[effects.SendGrant, int | None], tuple[str, ...]]
-    """The driver's numbers of a grant's GPUs for the process of this PID."""
     job_of: Callable[[Sequence[int]], str | None]
     """The job that runs below one of these processes."""
     on_ask: Callable[[Session, Fields], None]
@@ -124,8 +123,7 @@ class ClientHub:
         built = ports(self)
         self._envs, self._gpus, self._ledgers = built.envs, built.gpus, built.ledgers
         self._peaks = built.peaks
-        self._gate_files, self._numbers = built.gate_files, built.numbers
-        self._job_of = built.job_of
+        self._gate_files, self._job_of = built.gate_files, built.job_of
         self._on_ask, self._on_runner = built.on_ask, built.on_runner
         self._on_closed = built.on_closed
 
@@ -199,7 +197,7 @@ class ClientHub:
 
     def _acquire(self, session: Session, fields: Fields) -> None:
         self._note_beat(session)  # over UDP a repeated request is a beat
-        session.by_index = fields.get("visible") == "index"
+        session.asks(fields)
         if absurd := client_sessions.absurd(fields):
             self._deny(session, fields, DenyCode.BAD_REQUEST, absurd)
             return
@@ -341,7 +339,11 @@ class ClientHub:
             if files is not None:
                 fds, gates, threads = (*fds, *files.fds), files.slots, files.threads
         beat_ms = self._state.config.beat_ms
-        visible = self._numbers(effect, session.pid) if session.by_index else None
+        visible = None
+        if session.by_index:
+            env = effect.task.env
+            is_gated = self._envs.is_behind_gate(env, session.pid)
+            visible = driver_numbers(self._state, env, effect.task.gpus, is_gated)
         client_sessions.answer_grant(session, effect, beat_ms, fds, gates, threads, visible)
 
     # -- beats --

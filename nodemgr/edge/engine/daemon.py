@@ -208,7 +208,6 @@ class Daemon:
             self.ledger_controller,
             self.peaks,
             self.compute.files_for,
-            node.numbers,
             self.jobs.factory.job_of,
             verbs.on_ask,
             verbs.on_runner,

@@ -21,11 +21,11 @@ from nodemgr.core.model.encoding import EncodingError
 from nodemgr.core.model.entities import UNDER_WAY, Cause, Job, JobState
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import launch_hosts
+from nodemgr.core.state.driver_numbers import driver_numbers
 from nodemgr.edge.containers.payload import renew_client
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
 from nodemgr.edge.executor.log_retention import MOST_JOBS, LogRetention
-from nodemgr.edge.gate.driver_numbers import driver_numbers
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.journald import INFO, WARNING, Journald

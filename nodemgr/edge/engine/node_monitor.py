@@ -23,7 +23,6 @@ from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.ledger_controller import OlderLimits
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gate.device_gate import Gate
-from nodemgr.edge.gate.driver_numbers import driver_numbers
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.driver_limits import DriverLimits
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
@@ -238,12 +237,6 @@ class NodeMonitor:
             env,
             {minors[uuid] for owner, uuid in self._state.grants if owner == env and uuid in minors},
         )
-
-    def numbers(self, effect: effects.SendGrant, pid: int | None) -> tuple[str, ...]:
-        """The driver's numbers of a grant's GPUs, for this process."""
-        env = effect.task.env
-        is_gated = self._gate is not None and self._gate.holds(env, pid)
-        return driver_numbers(self._state, env, effect.task.gpus, is_gated)
 
     def settle_gates(self) -> None:
         """Sets each env's gate from its grants, then checks the gate."""

@@ -31,7 +31,7 @@ from typing import TypeVar
 
 from client_plugin.messages import attempts
 from client_plugin.messages.form import MessageLine
-from nodemgr.core.model.entities import Cause, ProcessKey
+from nodemgr.core.model.entities import END_GRACE_MS, Cause, ProcessKey
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.descriptor_filter import close_all
@@ -55,8 +55,7 @@ from nodemgr.edge.rpc.wire import Fields
 from nodemgr.messages import executor
 from nodemgr.messages import jobs as messages
 
-GRACE_MS = 30_000
-"""Between the request to end and the forced end: a training may have something to save."""
+GRACE_MS = END_GRACE_MS
 CHECK_S, MAX_CHECK_S = 0.05, 5.0
 """First and longest poll interval: another manager's supervisor does not report its start."""
 ASKS, LIMITS = signal.SIGUSR1, signal.SIGUSR2

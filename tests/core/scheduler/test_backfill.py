@@ -410,6 +410,38 @@ def test_nobody_takes_out_of_his_envs_quota_what_another_of_it_waits_for() -> No
     assert len(runs(busy, gang) or ()) == 2
 
 
+@pytest.mark.parametrize(("limit", "place"), [(20, [3]), (21, None)])
+def test_one_that_is_surely_over_before_its_envs_earlier_job_can_start_goes_first(
+    limit: int, place: list[int] | None
+) -> None:
+    """Over is the forced end, 30 s after the limit."""
+    busy = node(4)
+    busy.quota("alice", 2)
+    submit(busy, "bob", 3, 50)
+    gang = submit(busy, "alice", 2, 20)
+    short = submit(busy, "alice", 1, limit)
+    assert (runs(busy, gang), runs(busy, short)) == (None, place)
+
+
+def test_its_earlier_job_may_wait_behind_a_gang_of_another_env() -> None:
+    busy = node(2)
+    busy.quota("alice", 2)
+    submit(busy, "alice", 1, 25)
+    gang = submit(busy, "bob", 2, 60)
+    unlimited = submit(busy, "alice", 1)
+    short = submit(busy, "alice", 1, 8)
+    assert [runs(busy, job) for job in (gang, unlimited, short)] == [None, None, [1]]
+
+
+def test_a_forecast_is_not_sure_to_end() -> None:
+    busy = node(2)
+    busy.quota("alice", 2)
+    submit(busy, "alice", 1, 25)
+    submit(busy, "bob", 2, 60)
+    submit(busy, "alice", 1)
+    assert runs(busy, submit(busy, "alice", 1, expected_ms=8_000)) is None
+
+
 def test_who_waits_for_his_own_env_comes_first_all_the_same_when_it_gives_something_back() -> None:
     """carol's jobs are planned for the end of alice's two; alice's next is before them."""
     busy = node(3)

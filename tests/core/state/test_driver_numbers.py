@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.edge.gate.driver_numbers import driver_numbers
+from nodemgr.core.state.driver_numbers import driver_numbers
 from tests.core.world import Node
 
 
