@@ -1,10 +1,10 @@
 """A training in CuPy, as far as GPUs are concerned.
 
-It imports the framework, holds a batch in device memory, later tries a batch that is too large, and
-ends. Nothing in it knows of nodemgr. It does one step at each line of its input, and all of them
-where its input has ended.
+It imports the framework, holds a batch in device memory, and ends. With the size of a larger batch
+it tries that one, too, which is to be too large. Nothing in it knows of nodemgr. It does one step
+at each line of its input, and all of them where its input has ended.
 
-    python train.py [BATCH_BYTES LARGER_BATCH_BYTES]      (1 GiB and 1 TiB)
+    python train.py [BATCH_BYTES [LARGER_BATCH_BYTES]]      (1 GiB, and no larger one)
 """
 
 import sys
@@ -20,17 +20,20 @@ def step(line: str) -> None:
 
 
 def main() -> int:
-    batch_bytes, larger_bytes = (int(argument) for argument in sys.argv[1:3] or (GIB, 1024 * GIB))
+    batch_bytes, *larger = map(int, sys.argv[1:3] or [GIB])
     step(f"imported cupy {cupy.__version__} from {cupy.__file__}")
     batch = cupy.cuda.alloc(batch_bytes)
     free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
     step(f"allocated {batch.mem.size} free {free_bytes} total {total_bytes}")
+    if not larger:
+        step("trained")
+        return 0
     try:
-        cupy.cuda.alloc(larger_bytes)
+        cupy.cuda.alloc(larger[0])
     except cupy.cuda.memory.OutOfMemoryError as error:
         step(f"refused {type(error).__name__}: {error}")
         return 0
-    step(f"allocated {larger_bytes} more")
+    step(f"allocated {larger[0]} more")
     return 1
 
 

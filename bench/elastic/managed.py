@@ -45,6 +45,7 @@ class ManagedTask:
         self._events = EventStream(self.node.run_dir)
         self._seen: list[tuple[str, float]] = []
         self._newest = 0
+        self.leader: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
         """Start the leader; the time of the start."""
@@ -59,6 +60,7 @@ class ManagedTask:
 
     def workers(self) -> list[int]:
         """The leader's children but its guard."""
+        assert self.leader is not None
         pid = self.leader.pid
         below = _text(f"/proc/{pid}/task/{pid}/children").split()
         return [int(each) for each in below if "NODEMGR_WORKER=" in _text(f"/proc/{each}/environ")]
@@ -111,6 +113,7 @@ class ManagedTask:
     def kill_leader(self) -> tuple[float, float]:
         """When the leader was killed, and when its last worker had ended."""
         workers = self.workers()
+        assert self.leader is not None
         began_s = time.monotonic()
         self.leader.kill()
         ended_s = await_ends(workers)
@@ -118,7 +121,7 @@ class ManagedTask:
         return began_s, ended_s
 
     def close(self) -> None:
-        if self.leader.poll() is None:
+        if self.leader is not None and self.leader.poll() is None:
             self.leader.send_signal(signal.SIGTERM)
             self.leader.wait()
         self.free(len(self._holders))

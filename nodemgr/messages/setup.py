@@ -5,7 +5,7 @@ A part stands in the line of a step: the purpose of what it makes.
 
 from __future__ import annotations
 
-from client_plugin.messages.form import NODE, Message, Notice, Part
+from client_plugin.messages.form import JOB, NODE, Message, Notice, Part
 
 # -- what a step finds --
 
@@ -51,6 +51,11 @@ SERVICE_OF_MANAGER = Part(NODE, "the service")
 
 NOTHING_TO_DO = Notice(NODE, "nothing to do")
 UNINSTALLED = Notice(NODE, "done")
+JOBS_GO_ON = Notice(
+    JOB,
+    "warning: {jobs} run, and go on to their end without a manager; nodemgr queue withdraw --name"
+    " '*' ends them before",
+)
 SET_UP = Notice(NODE, "done; next: nodemgr env create ENV --gpus N, and usermod -aG {group} ADMIN")
 DONE_BEFORE = Part(NODE, "done before: {steps}")
 NO_STEP_BEFORE = Part(NODE, "no step was done before")

@@ -185,20 +185,57 @@ with node.Node("1x8GiB") as manager:
 """
 
 
-def test_what_a_program_has_started_ends_with_it_at_sigterm() -> None:
+ELASTIC_UNTIL_SIGTERM = """
+import argparse, sys, time
+sys.path.append("elastic")
+import arguments
+from managed import ManagedTask
+worker, is_begun = sys.argv.pop(), sys.argv.pop() == "begun"
+arguments.parse(argparse.ArgumentParser())
+task = ManagedTask(worker)
+try:
+    if is_begun:
+        task.start()
+        while not task.workers():
+            time.sleep(0.05)
+    print(task.node.pid, *(task.workers() if is_begun else ()), flush=True)
+    sys.stdin.read()
+finally:
+    task.close()
+"""
+WORKER = "import time\ntime.sleep(600)\n"
+
+
+def ended_at_sigterm(program: str, *words: str) -> tuple[int, list[bool]]:
+    """Its exit status, and whether each process that it names has ended with it."""
     bench = subprocess.Popen(
-        [sys.executable, "-c", NODE_UNTIL_SIGTERM],
+        [sys.executable, "-c", program, *words],
         cwd=BENCH,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     assert bench.stdout is not None
-    manager = os.pidfd_open(int(bench.stdout.readline()))
+    started = [os.pidfd_open(int(pid)) for pid in bench.stdout.readline().split()]
     bench.terminate()
     bench.communicate()
-    ended, _, _ = select.select([manager], [], [], 0)
-    os.close(manager)
-    assert (bench.returncode, bool(ended)) == (128 + signal.SIGTERM, True)
+    ended = [bool(select.select([process], [], [], 0)[0]) for process in started]
+    for process in started:
+        os.close(process)
+    return bench.returncode, ended
+
+
+def test_what_a_program_has_started_ends_with_it_at_sigterm() -> None:
+    assert ended_at_sigterm(NODE_UNTIL_SIGTERM) == (128 + signal.SIGTERM, [True])
+
+
+@pytest.mark.parametrize(("moment", "processes"), [("before", 1), ("begun", 2)])
+def test_the_workers_of_an_elastic_training_end_with_it_at_sigterm(
+    tmp_path: Path, moment: str, processes: int
+) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    code, ended = ended_at_sigterm(ELASTIC_UNTIL_SIGTERM, moment, str(tmp_path / "worker.py"))
+    assert (code, all(ended)) == (128 + signal.SIGTERM, True)
+    assert len(ended) >= processes  # a spare may be there already
 
 
 def test_a_file_that_is_no_table_of_samples_is_one_line() -> None:

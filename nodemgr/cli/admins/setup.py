@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from client_plugin.messages.form import MessageLine
+from client_plugin.verbs.presentation.cells import RUNS
+from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli.presentation.helps import HelpedCommand
 from nodemgr.messages import admins as messages
@@ -19,6 +21,7 @@ from nodemgr.messages import setup as lines
 if TYPE_CHECKING:
     from nodemgr.edge.setup.installation import Machine
 
+SHOWN_JOBS = 5
 StepChange = tuple[str, MessageLine, Callable[["Machine"], None]]
 """The verb, its line, and the function that does it."""
 
@@ -41,6 +44,7 @@ def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
     So it can be run again at any time, after an upgrade too.
     """
     from nodemgr.edge.setup import installation
+    from nodemgr.paths import SYSTEM_RUN_DIR
 
     machine = installation.Machine(directory.resolve())
     if machine.root == Path("/") and os.geteuid() != 0 and not dry_run:
@@ -53,7 +57,9 @@ def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
         raise Fault(messages.SETUP_BLIND(error=error)) from None
     changes = [change for change in planned if change[0] not in installation.IDLE]
     _show(planned)
-    if not uninstall:
+    if uninstall:
+        _name_jobs(machine.at(SYSTEM_RUN_DIR))
+    else:
         for doubt in installation.doubts(machine.program):
             say(messages.WARNING(line=doubt))
     if not changes:
@@ -79,6 +85,18 @@ def _show(planned: list[StepChange]) -> None:
     width = max(len(verb) for verb, _, _ in planned)
     for verb, line, _ in planned:
         click.echo(f"{verb.ljust(width)}  {line}")
+
+
+def _name_jobs(run_dir: Path) -> None:
+    """Jobs outlive a manager; without one no verb reaches them."""
+    try:
+        pages = choice.pages(choice.AdminWay(str(run_dir), None), "queue")
+        running = [row["id"] for page in pages for row in page["queue"] if row["state"] in RUNS]
+    except Fault:
+        return
+    if running:
+        more = f" and {len(running) - SHOWN_JOBS} more" if len(running) > SHOWN_JOBS else ""
+        say(lines.JOBS_GO_ON(jobs=", ".join(running[:SHOWN_JOBS]) + more))
 
 
 def _ask() -> None:

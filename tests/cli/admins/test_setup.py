@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.cli.admins.setup import _name_jobs
+from tests.cli.conftest import RunningManager
+
 
 def setup(
     *arguments: str | Path, user: int | None = None, path: str | None = None
@@ -93,3 +96,16 @@ def test_the_system_itself_is_roots_to_change(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(Fault, match="run it as root") as refused:
         nodemgr.main(["setup", "--yes"], standalone_mode=False)
     assert refused.value.code is Exit.USAGE
+
+
+def test_a_removal_names_the_jobs_that_outlive_it(
+    manager: RunningManager, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"id": f"j{number}", "state": "running"} for number in range(1, 8)]
+    rows.append({"id": "j8", "state": "queued"})
+    manager.answers["queue"] = {"queue": rows, "after": None}
+    _name_jobs(manager.run_dir)
+    said = capsys.readouterr().err
+    assert said.startswith("nodemgr: warning: j1, j2, j3, j4, j5 and 2 more run, and go on")
+    _name_jobs(manager.run_dir / "no manager")
+    assert capsys.readouterr().err == ""
