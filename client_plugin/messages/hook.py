@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from .form import DRIVER, PROGRAM, QUOTA, Message
+from .form import DRIVER, PROGRAM, QUOTA, Message, Notice
 
 PART_FAILED = Message(
     PROGRAM,
     "{part} failed ({kind}: {error}); the program goes on without it",
     "`nodemgr doctor` checks the client",
 )
-WAIT_ENDED_BY = Message(
-    PROGRAM, "the wait for GPUs was ended by {kind}", "the next use of CUDA asks anew"
+WAIT_ENDED_BY = Notice(
+    PROGRAM,
+    "the wait for GPUs was ended by {kind}, which may not be raised: no thread can be started",
 )
 NO_PROGRESS = Message(
     PROGRAM,

@@ -310,6 +310,9 @@ except KeyboardInterrupt:
     assert child.seen == [[], True], "the call raises, so it has no result"
     assert child.log[-1] == "cancel"
     assert "Exception ignored" not in child.stderr
+    cancelled, remembered = child.stderr.splitlines()[-2:]
+    assert re.fullmatch(r"nodemgr: cancelled after \d:\d\d:\d\d", cancelled)
+    assert remembered.endswith("may remember that it found no GPU: start the program anew")
 
 
 @pytest.mark.parametrize("python", interpreters())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -155,6 +156,8 @@ def test_interrupt_reaches_a_wait_inside_the_driver(
     notebook.manager.interrupt_kernel()
     notebook.until(cell, lambda cell: cell.done)
     assert (cell.error or "").startswith("KeyboardInterrupt")  # in the place of the driver's error
+    assert re.fullmatch(r"nodemgr: cancelled after \d:\d\d:\d\d", cell.lines[-1])
+    assert cell.stderr.rstrip().endswith("found no GPU: start the program anew")
     assert node.status()["queue"] == []
     assert notebook.run("40 + 2").outputs == ["42"]
     holding.communicate(timeout=WAIT_LIMIT_S)
