@@ -282,8 +282,8 @@ def show_requests(seconds: float, jobs: int) -> None:
     (_, reference), *others = rows
     for kind, found in others:
         for name, share, most in (("median", 0.5, RATIO), ("95 %", 0.95, RATIO_95)):
-            ratio = quantile(found, share) / quantile(reference, 0.5 if share == 0.5 else share)
-            against_target(f"{kind}, {name} beside that of busy loops", ratio, most, "times")
+            ratio = quantile(found, share) / quantile(reference, 0.5)
+            against_target(f"{kind}, {name} to the median of busy loops", ratio, most, "times")
     if refused:
         miss(f"ABOVE: {refused} requests were refused")
 

@@ -1076,6 +1076,26 @@ def test_where_no_manager_ever_was_that_is_what_is_said(
 # -- many at once --
 
 
+def test_an_error_of_a_line_is_short_whatever_the_line_holds(
+    world: World, nodemgr: Run, tmp_path: Path
+) -> None:
+    lines = [
+        "x" * 2**21, "x" * 900_000, json.dumps({"command": "true", "gpus": "x" * 500_000}),
+        '{"command":' * 90_000, '{"command": "true", "after": ' + "[" * 50_000 + "]" * 50_000 + "}",
+    ]  # fmt: skip
+    file = tmp_path / "lines"
+    file.write_text("\n".join(lines))
+    said = nodemgr("submit", "--env", "alice", "--gpus", 0, "--hold", "--from", file)
+    told = said.stdout.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["error"] * 5
+    assert max(map(len, told)) < 400
+    assert told[0].endswith("is longer than 1048576 bytes")
+    assert "not found in PATH" in told[1]
+    assert told[3].startswith("error: line 4: is nested too deep")
+    assert told[4].startswith("error: line 5: is nested too deep")
+    assert "recursion" not in said.stdout
+
+
 def test_each_line_of_a_file_is_a_job_or_an_error_in_order(
     world: World, nodemgr: Run, tmp_path: Path
 ) -> None:

@@ -110,12 +110,12 @@ def _value(name: str, option: VerbOption, value: Any) -> Any:
     try:
         parsed = option.kind.parse(str(value))
     except ValueError as wrong:
-        raise WrongValue(messages.WRONG_OPTION_OF_JOB(name=name, wrong=_cut(str(wrong)))) from None
+        raise WrongValue(messages.WRONG_OPTION_OF_JOB(name=name, wrong=wrong)) from None
     return parsed
 
 
-def _cut(text: str) -> str:
-    """Its beginning and its end: what is wrong, and what would be right."""
+def cut(text: str) -> str:
+    """An error of a line, which may quote it: its beginning and its end."""
     return (
         text if len(text) <= 2 * SHOWN_CHARS else f"{text[:SHOWN_CHARS]} ... {text[-SHOWN_CHARS:]}"
     )

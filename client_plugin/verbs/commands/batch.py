@@ -126,7 +126,7 @@ class JobBatch:
         try:
             job, environ = self._job(line.strip())
         except (WrongValue, Fault) as wrong:
-            self._rows.append((number, {}, str(wrong)))
+            self._rows.append((number, {}, lines.cut(str(wrong))))
             return
         size_bytes = len(json.dumps(job))
         if self._jobs and (

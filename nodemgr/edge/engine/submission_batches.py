@@ -39,7 +39,8 @@ Took = Callable[[int], None]
 
 def submission_units(submission: events.Submission) -> int:
     """The cost of taking the submission."""
-    return Units.SUBMIT + Units.KIB * (submission.payload.size_bytes // 1_024)
+    kib = submission.payload.size_bytes // 1_024
+    return Units.SUBMIT + Units.KIB * kib + Units.ELEMENT * len(submission.array)
 
 
 class _Arrived(NamedTuple):

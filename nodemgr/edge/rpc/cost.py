@@ -32,6 +32,8 @@ class Units(IntEnum):
     """A job that is taken, whatever its size,"""
     KIB = 8
     """and each KiB of its words and variables."""
+    ELEMENT = 36
+    """Each element of an array."""
     FEATURES = 700
     """The forecast of one submission."""
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from client_plugin.ways import choice
 from client_plugin.ways.locations import client_library
 from nodemgr import paths
 from nodemgr.cli.admins import checks
@@ -345,6 +346,23 @@ def test_socket(inside: tuple[Subject, EnvStandIn]) -> None:
     stale.bind(str(stand_in.directory / "socket"))
     stale.close()
     broken(checks.env_answer(subject), "no manager answers")
+
+
+def test_an_environment_with_all_its_connections_gets_another_cure(
+    inside: tuple[Subject, EnvStandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes the connection, and nobody reads it."""
+    subject, stand_in = inside
+    (stand_in.directory / "socket").unlink()
+    monkeypatch.setattr(choice, "ANSWER_TIMEOUT_S", 0.2)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as full:
+        full.bind(str(stand_in.directory / "socket"))
+        full.listen(1)
+        (row,) = checks.env_answer(subject)
+    assert (row["name"], row["ok"]) == ("socket", False)
+    assert "an environment with all its connections gets none" in row["detail"]
+    assert "max_connections_per_env" in row["cure"]
+    assert "mount the directory" not in row["cure"]
 
 
 def test_ledger_over_udp(inside: tuple[Subject, EnvStandIn]) -> None:
