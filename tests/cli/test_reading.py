@@ -353,14 +353,17 @@ def test_past_events(nodemgr: Run, manager: RunningManager) -> None:
 def test_on_a_terminal_an_event_ends_at_its_edge(
     nodemgr: Run, manager: RunningManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    past = [event(7, "task.granted", env="alice", command="python train.py " * 20)]
+    past = [event(7, "task.granted", env="alice", command="python train.py " * 20, gpus=[1])]
     manager.answers["events"] = {"schema_version": 1, "events": past}
     whole = nodemgr("events").stdout
     told: list[str] = []
     monkeypatch.setattr("nodemgr.cli.admins.events.click.echo", told.append)
     for width in (None, 80):
         events._print(past[0], (), False, width)
-    assert told == [whole[:-1], whole[:79] + "…"]
+    assert told[0] == whole[:-1]
+    assert "    7 task.granted  env=alice gpus=1 command=python train.py" in told[1]
+    assert told[1].endswith("…")
+    assert len(told[1]) == 80
 
 
 def test_on_a_terminal_an_event_of_today_has_no_date(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +376,8 @@ def test_on_a_terminal_an_event_of_today_has_no_date(monkeypatch: pytest.MonkeyP
         events._print(drained, (), False, width)
     whole, short = told
     assert whole.endswith("     7  gpu.drained       gpu_indices=1  by=root  reason=fan")
-    assert short == whole.partition(" ")[2]
+    at = " ".join(whole.split(" ")[1:3])
+    assert short == f"{at}    7 gpu.drained   gpu_indices=1 by=root reason=fan"
 
 
 def test_events_since_a_time(nodemgr: Run, manager: RunningManager) -> None:

@@ -26,6 +26,8 @@ BY_INDEX = {"gpus", "fresh_gpus"}
 """UUIDs that a person need not see where indices stand beside them."""
 WARNING = {"warning"}
 """A sentence made of the other fields, where they name the user who gave the order."""
+LAST = ("user", "queue", "chosen", "command")
+"""Behind the other fields of an event, where the edge of a terminal may cut them off."""
 DEFAULT_COUNT = 50
 PAGE = 1_000
 
@@ -159,19 +161,23 @@ def _print(
 
 
 def _line(event: tables.TableRow, now: str | None) -> str:
-    """`now`: a time of today, whose date is left out."""
+    """`now`: for a terminal, which has room for a shorter form: no date of today."""
     hidden = ENVELOPE | (BY_INDEX if "gpu_indices" in event else set())
     hidden |= WARNING if "by" in event else set()
     own = {
-        key: value
+        _name(key): _value(key, value)
         for key, value in event.items()
         if key not in hidden and value not in (None, "", [])
     }
-    told = "  ".join(f"{_name(key)}={_value(key, value)}" for key, value in own.items())
-    at = tables.wall_time(event["time_ns"]) or ""
-    if now is not None and at.partition(" ")[0] == now.partition(" ")[0]:
+    at, sequence, name = tables.wall_time(event["time_ns"]) or "", event["sequence"], event["name"]
+    if now is None:
+        told = "  ".join(f"{key}={value}" for key, value in own.items())
+        return f"{at}  {sequence:>6}  {name:<17} {told}".rstrip()
+    if at.partition(" ")[0] == now.partition(" ")[0]:
         at = at.partition(" ")[2]
-    return f"{at}  {event['sequence']:>6}  {event['name']:<17} {told}".rstrip()
+    fields = sorted(own, key=lambda key: key in LAST)
+    told = " ".join(f"{key}={own[key]}" for key in fields)
+    return f"{at} {sequence:>4} {name:<13} {told}".rstrip()
 
 
 def _name(key: str) -> str:
