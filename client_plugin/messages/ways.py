@@ -19,9 +19,6 @@ OTHER_ENV_IN_CONTAINER = Message(
     "this container is in environment {own}, and its jobs are, too",
     "leave --env out",
 )
-NO_RUN_DIR = Message(
-    MANAGER, "no manager has its run directory at {run_dir}", "start one: nodemgr serve"
-)
 NO_ENV_THERE = Message(
     QUOTA,
     "no environment {env!r} at {run_dir}",

@@ -338,14 +338,12 @@ def known_env_dir(run_dir: AnyPath, env: str) -> str:
 
 def refuse_env(run_dir: AnyPath, env: str) -> NoReturn:
     """There is no such environment, or no manager."""
-    if not os.path.isdir(run_dir):
-        raise Fault(messages.NO_RUN_DIR(run_dir=run_dir), Exit.UNREACHABLE)
-    if may_control(run_dir) is None:
-        raise Fault(messages.NO_MANAGER_ON(run_dir=run_dir), Exit.UNREACHABLE)
     try:
         known = os.listdir(os.path.join(run_dir, "envs"))
     except OSError:
         known = []
+    if not known and may_control(run_dir) is None:
+        raise Fault(messages.NO_MANAGER_ON(run_dir=run_dir), Exit.UNREACHABLE)
     meant = did_you_mean(env, known)
     raise Fault(messages.NO_ENV_THERE(env=env, run_dir=run_dir, meant=meant), Exit.QUOTA_REFUSES)
 

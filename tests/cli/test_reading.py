@@ -361,7 +361,7 @@ def test_on_a_terminal_an_event_ends_at_its_edge(
     for width in (None, 80):
         events._print(past[0], (), False, width)
     assert told[0] == whole[:-1]
-    assert "    7 task.granted  env=alice gpus=1 command=python train.py" in told[1]
+    assert "    7 task.granted  env=alice gpus=1 command=python" in told[1]
     assert told[1].endswith("…")
     assert len(told[1]) == 80
 

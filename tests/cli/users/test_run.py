@@ -265,9 +265,14 @@ def test_an_unknown_environment(nodemgr: Run, alice: EnvStandIn) -> None:
     assert one_line(result).startswith("no environment 'bob'")
 
 
-def test_no_manager_at_all(nodemgr: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_there", [False, True])
+def test_no_manager_at_all(nodemgr: Run, tmp_path: Path, is_there: bool) -> None:
+    """Also where one has left its directory."""
+    if is_there:
+        (tmp_path / "nothing" / "envs").mkdir(parents=True)
     result = nodemgr("run", "--env", "bob", "true", run_dir=tmp_path / "nothing")
     assert result.returncode == 69
+    assert one_line(result).startswith(f"no manager runs on {tmp_path}/nothing")
     assert "nodemgr serve" in one_line(result)
 
 
