@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from csrc.build import SHIM_DIRS
+from tests.support.wheel import Installation, copy_source, installation, wheel
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = (
-    "nodemgr",
-    "client_plugin",
-    "sitecustomize",
-    "csrc",
-    "examples",
-    "MANIFEST.in",
-    "pyproject.toml",
-    "README.md",
-)
-LEFT_OUT = shutil.ignore_patterns(
-    "*.so", "*.so.*", "_bin", "_sim", "_lib", "__pycache__", "messages.h"
-)
+__all__ = ["installation", "wheel"]
 NEEDED = {
     "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py",
     "nodemgr/edge/__init__.py",
@@ -47,32 +33,6 @@ NEEDED = {
     "nodemgr/_client/client_plugin/_bin/nodemgr-runner",
     *(f"nodemgr-0.1.0.data/scripts/{name}" for name in ("nodemgr", "nodemgr-python")),
 }  # fmt: skip
-
-
-def copy_source(source: Path) -> Path:
-    """Without anything built."""
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=LEFT_OUT)
-        elif (ROOT / name).exists():
-            shutil.copy(ROOT / name, source / name)
-    return source
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built in a checkout in which an earlier version was built, with a module that is no more."""
-    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    kind = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-    earlier = copy_source(source) / "build" / kind / "client_plugin"
-    earlier.mkdir(parents=True)
-    (earlier / "gone.py").touch()
-    offline = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
-    command = [sys.executable, "-m", "pip", "wheel", *offline, "-w", str(output), str(source)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    (built,) = output.iterdir()
-    return built
 
 
 def test_a_source_distribution_has_all_that_is_built_and_nothing_that_was(tmp_path: Path) -> None:
@@ -130,51 +90,6 @@ def test_unpacked_it_runs(wheel: Path, tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert result.stdout.split() == [str(tmp_path / "nodemgr" / "_native.abi3.so"), "1"]
-
-
-@dataclass(frozen=True)
-class Installation:
-    """A virtual environment with the wheel and with a foreign client_plugin and sitecustomize."""
-
-    directory: Path
-    added: frozenset[str]
-    """Names in site-packages that were not there before the wheel."""
-
-    def run(
-        self, program: str, *arguments: str, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
-        """A program of its bin directory, outside the checkout."""
-        kept = {name: os.environ[name] for name in ("TMPDIR",) if name in os.environ}
-        return subprocess.run(
-            [str(self.directory / "bin" / program), *arguments],
-            env={
-                "PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin",
-                "HOME": str(self.directory),
-                **kept,
-                **variables,
-            },
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-
-@pytest.fixture(scope="module")
-def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    directory = tmp_path_factory.mktemp("an installation")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
-    (site,) = directory.glob("lib/python*/site-packages")
-    # The dependencies are this interpreter's; .pth files there do not count.
-    paths = [path for path in sys.path if path.endswith("-packages")]
-    (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in paths))
-    (site / "client_plugin.py").write_text("OWNER = 'somebody else'\n")
-    (site / "sitecustomize.py").write_text("OWNER = 'somebody else'\n")
-    before = set(os.listdir(site))
-    pip = [sys.executable, "-m", "pip", "--python", str(directory / "bin" / "python")]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
-    return Installation(directory, frozenset(os.listdir(site)) - before - {"__pycache__"})
 
 
 def test_an_installation_adds_one_package(installation: Installation) -> None:

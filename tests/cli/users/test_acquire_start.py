@@ -95,7 +95,8 @@ def test_ctrl_c_ends_the_wait(node: Manager) -> None:
     holder = run(node, "alice", "--", "cat")
     events.expect("task.granted")
     waiter = run(node, "bob", "--", "echo", "started")
-    events.expect("task.waiting")
+    assert waiter.stderr is not None
+    assert "place 1 in queue" in waiter.stderr.readline()
     waiter.send_signal(signal.SIGINT)
     code, out, err = finish(waiter)
     assert (code, out) == (Exit.INTERRUPTED, "")
