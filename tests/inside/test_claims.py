@@ -97,6 +97,24 @@ def test_it_is_handed_out_once_and_to_one_process(node: Manager, box: Box) -> No
     assert len(first("claim", job, "1")["files"]) == 2
 
 
+def test_one_process_claims_one_job(node: Manager, box: Box) -> None:
+    """Its end would end one of two, and the other would run for ever, also when it is withdrawn."""
+    first, second = Stranger(box), Stranger(box)
+    assert first("runner")["verb"] == "ACK"
+    array = held_job(node, box, "--array", "0-1")
+    one, other = (first("next")["job"] for _ in range(2))
+    assert first("claim", one, "1")["verb"] == "CLAIMED"
+    refused = first("claim", other, "1")
+    assert (refused["verb"], refused["files"]) == ("DENY", [])
+    assert "one process supervises one job" in refused["reason"]
+    assert len(first("claim", one, "1")["files"]) == 2
+    assert second("claim", other, "1")["verb"] == "CLAIMED"
+    for stranger, job in ((first, one), (second, other)):
+        stranger("report", "ENDED", job, "1", b"ended 1 7 - 0 well".hex())
+        stranger.end()
+    assert outcome(node, array)["exit"] == 7
+
+
 def test_what_is_handed_out_is_memory(node: Manager, box: Box) -> None:
     """The order cannot be changed, not even for its reader; the sheet cannot grow."""
     first = Stranger(box)

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from client_plugin.messages import attempts
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import MessageLine, stated
 from nodemgr.core.model.entities import END_GRACE_MS, Cause, ProcessKey
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session
@@ -460,6 +460,15 @@ class NodeFactory:
             why = messages.OTHER_GROUP(job_group=facts.gid, runner_group=identity.gid)
             self._lose(attempt, why, Cause.CANNOT_RUN)
             raise OperationError(why)
+        if self._supervisors.get(session.key, attempt) is not attempt:
+            # its death would end one of them, and the other would stay for ever
+            raise OperationError(
+                stated(
+                    "this process has claimed another job, and one process supervises one job",
+                    "claim each job in a process of its own",
+                    "refused",
+                )
+            )
         if not attempt.files.claim_for(session.key):
             raise OperationError(messages.ATTEMPT_TAKEN())
         self._watch(attempt, session.key)
