@@ -7,7 +7,7 @@ its files (the factory), their readers.
 
 There is no timer: bounds are checked when a job ends and when the manager starts, because nothing
 grows in between. While a power failure could lose the store's record of a job's end, the job's
-files stay, because they report that end again.
+files stay, because they report that end again. Beyond the bounds the store is synced first.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ class Commits(Protocol):
 
     @property
     def on_disk(self) -> int: ...
+
+    def sync(self) -> None:
+        """Afterwards `on_disk` is `commits`, unless the disk refuses."""
 
 
 class _EndedJob(NamedTuple):
@@ -88,9 +91,11 @@ class LogRetention:
         while self._ended:
             job_id, oldest = next(iter(self._ended.items()))
             in_bounds = len(self._ended) <= MOST_JOBS and self._bytes <= self._most_bytes
-            if (
-                in_bounds and now_wall_ns - oldest.ended_wall_ns <= self._age_ns
-            ) or oldest.commit > self._journal.on_disk:
+            if in_bounds and now_wall_ns - oldest.ended_wall_ns <= self._age_ns:
+                return
+            if oldest.commit > self._journal.on_disk:
+                self._journal.sync()
+            if oldest.commit > self._journal.on_disk:
                 return
             self._drop(job_id)
             if not self._is_living(job_id):

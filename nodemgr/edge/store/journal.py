@@ -207,6 +207,9 @@ class Journal:
         """The number of the last commit that, with all before it, survives a power failure."""
         return self._store.on_disk
 
+    def sync(self) -> None:
+        self._store.sync()
+
     def publish(self) -> None:
         """Publishes the events stored since the last call.
 

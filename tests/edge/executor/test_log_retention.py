@@ -17,6 +17,11 @@ class OnDisk:
     """A journal with all commits on the disk, until a test changes that."""
 
     commits = on_disk = 1
+    takes = False
+
+    def sync(self) -> None:
+        if self.takes:
+            self.on_disk = self.commits
 
 
 class Files:
@@ -127,6 +132,19 @@ def test_files_stay_while_a_power_failure_could_lose_the_end_that_they_tell(file
     journal.on_disk = 2
     retention.add("j3", 0)
     assert files.left() == []
+
+
+def test_beyond_the_bounds_the_store_is_synced_first(files: Files) -> None:
+    """Else all jobs that end after the last start would stay, however much they wrote."""
+    journal = OnDisk()
+    journal.takes = True
+    retention = keeper(files, journal=journal)
+    for number in range(4):
+        files.write(f"j{number}", 500)
+        journal.commits += 1
+        retention.add(f"j{number}", 0)
+    assert files.left() == ["j2", "j3"]
+    assert journal.on_disk == 4, "at the third end alone"
 
 
 def test_what_cannot_be_removed_is_told_and_stops_nobody(
