@@ -34,12 +34,19 @@ def kind() -> str:
 @pytest.fixture
 def node(make_manager: Callable[..., Manager], kind: str) -> Iterator[Manager]:
     """A manager on two simulated GPUs of 16 GiB."""
+    yield from container_node(make_manager, kind)
+
+
+def container_node(
+    make_manager: Callable[..., Manager], kind: str, **settings: str
+) -> Iterator[Manager]:
     manager = make_manager(
         simulate="2x16GiB",
         environment={
             "NODEMGR_CDI_DIR": str(podman.CDI_DIR),
             "NODEMGR_CDI_KIND": kind,
             "NODEMGR_TIMEOUT_MS": "2000",
+            **settings,
         },
     )
     yield manager
