@@ -12,10 +12,10 @@ import pytest
 from client_plugin.ways.locations import preload_entry
 from nodemgr.paths import CONTAINER_PAYLOAD_DIR
 from tests.containers.conftest import container_node
-from tests.containers.podman import Containers, eventually
+from tests.containers.podman import Containers
 from tests.containers.test_jobs import CPU, submit
 from tests.hostile.test_user_programs import COPY, EVIL, HELD_BY
-from tests.node.test_audit import BEHIND, EXPORTER, LOADER
+from tests.node.test_audit import BEHIND, LOADER
 from tests.shim.world import LINKED_WITH_DRIVER, compiled
 from tests.support.manager import HOLD, Manager
 
@@ -71,29 +71,6 @@ def test_a_driver_past_the_shim_is_seen_and_its_process_ended(
     violation = events.expect("audit.violation", env="mallory")
     assert violation["action"] == "SIGTERM", violation
     assert program.end()[0] != 0
-
-
-def test_exported_memory_of_an_ended_process_is_promised_to_no_environment(
-    node: Manager, containers: Containers
-) -> None:
-    node.quota("mallory", 1, memory_bytes=4 * GIB)
-    events = node.events()
-    box = containers.start("mallory")
-    script = '"$0" -S -c "$1"; cat'  # the session lives on, and with it its processes
-    program = containers.spawn(box, "sh", "-c", script, sys.executable, EXPORTER)
-    assert program.line_with("[").startswith("[0, 0, 0, 0, 0]")
-    events.expect("task.ended", env="mallory")
-    gpus = node.status()["gpus"]
-    assert sum(gpu["memory_granted_bytes"] for gpu in gpus) == 0
-    eventually(
-        lambda: sum(gpu["memory_unbooked_bytes"] for gpu in node.status()["gpus"]) >= 2 * GIB,
-        "it is taken from what is promised",
-    )
-    program.end()
-    eventually(
-        lambda: sum(gpu["memory_unbooked_bytes"] for gpu in node.status()["gpus"]) == 0,
-        "the memory is free when the last descriptor is closed",
-    )
 
 
 def test_variables_of_a_container_reach_no_hook_and_no_setuid_program(

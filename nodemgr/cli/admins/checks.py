@@ -266,7 +266,7 @@ def manager_holds(run_dir: Path) -> bool:
     """Whether a living manager holds this run directory."""
     lock = run_dir / "manager.lock"
     try:
-        with lock.open("rb") as file:
+        with open(lock, "rb", opener=_without_waiting) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -275,6 +275,11 @@ def manager_holds(run_dir: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """The directory may be another user's, with a FIFO or a link in it."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def _is_locked(path: Path) -> bool:

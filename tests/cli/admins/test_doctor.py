@@ -519,3 +519,13 @@ def test_every_check_is_tried_broken_above() -> None:
         if f"checks.{check.examine.__name__}(" not in text and check.place != checks.INSIDE
     ]
     assert not untried
+
+
+def test_a_strangers_run_directory_holds_nobody_up(tmp_path: Path) -> None:
+    """With a FIFO, or a link to one, in the place of the lock."""
+    (tmp_path / "fifo").mkdir()
+    (tmp_path / "link").mkdir()
+    os.mkfifo(tmp_path / "fifo" / "manager.lock")
+    (tmp_path / "link" / "manager.lock").symlink_to(tmp_path / "fifo" / "manager.lock")
+    for name in ("fifo", "link"):
+        assert not checks.manager_holds(tmp_path / name)
