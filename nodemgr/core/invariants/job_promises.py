@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from nodemgr.core.model.entities import (
     FINAL,
     HELD_OR_DEPENDENT,
+    JOB_ROW_BYTES,
     RETAINED_ATTEMPTS,
     RETAINED_HISTORY_ENTRIES,
     UNDER_WAY,
@@ -92,18 +93,30 @@ def _rows(state: State, job: Job) -> Iterator[str]:
     if job.env not in state.envs and job.state is not JobState.STOPPING:
         yield f"{job.env} has no quota"
     others = [other.job_id for other in state.jobs.values() if other.env == job.env]
-    if not set(job.after) <= {*others, *map(array_of, others)}:
+    if not set(job.after) <= {*others, *map(array_of, others), *state.entering}:
         yield f"waits for {job.after}, not all of which are there"
+
+
+def _by_env(state: State, named: list[Job]) -> tuple[Counter[str], Counter[str]]:
+    """The bytes and the number of each env's jobs, with those that have no rows yet."""
+    sizes, counts = Counter[str](), Counter[str]()
+    for env, spec_id in {(job.env, job.spec_id) for job in named}:
+        sizes[env] += state.specs[spec_id].payload_bytes
+    for job in state.jobs.values():
+        sizes[job.env] += job.row_bytes
+        counts[job.env] += 1
+    for row in state.entering.values():
+        sizes[row.model.env] += len(row.indices) * JOB_ROW_BYTES
+        counts[row.model.env] += len(row.indices)
+    return sizes, counts
 
 
 def _named_once(state: State) -> Iterator[str]:
     jobs = state.jobs.values()
+    entering = state.entering.values()
     elements = {(array, job_id) for array, members in state.elements.items() for job_id in members}
-    sizes = Counter[str]()
-    for env, spec_id in {(job.env, job.spec_id) for job in jobs}:
-        sizes[env] += state.specs[spec_id].payload_bytes
-    for job in jobs:
-        sizes[job.env] += job.row_bytes
+    named = [*jobs, *(row.model for row in entering)]
+    sizes, counts = _by_env(state, named)
     dependents = {
         (awaited, waiter) for awaited, waiters in state.dependents.items() for waiter in waiters
     }
@@ -121,12 +134,12 @@ def _named_once(state: State) -> Iterator[str]:
         (
             "specs",
             {(key, spec.spec_id) for key, spec in state.specs.items()},
-            {(j.spec_id, j.spec_id) for j in jobs},
+            {(j.spec_id, j.spec_id) for j in named},
         ),
-        ("spec_jobs", state.spec_jobs, Counter(j.spec_id for j in jobs)),
+        ("spec_jobs", state.spec_jobs, Counter(j.spec_id for j in named)),
         ("job_bytes", state.job_bytes, sizes),
         ("living", sorted(state.living), sorted(state.jobs)),
-        ("env_jobs", state.env_jobs, Counter(j.env for j in jobs)),
+        ("env_jobs", state.env_jobs, counts),
         (
             "cpu_jobs",
             state.cpu_jobs,
@@ -145,10 +158,10 @@ def _named_once(state: State) -> Iterator[str]:
         (
             "job_of_key",
             state.job_of_key,
-            {(j.env, j.key): array_of(j.job_id) or j.job_id for j in jobs if j.key},
+            {(j.env, j.key): array_of(j.job_id) or j.job_id for j in named if j.key},
         ),
         ("elements", elements, {(a, j.job_id) for j in jobs if (a := array_of(j.job_id))}),
-        ("dependents", dependents, {(a, j.job_id) for j in jobs for a in j.after}),
+        ("dependents", dependents, {(a, j.job_id) for j in named for a in j.after}),
         ("queues", state.queues.keys(), {row.name for row in state.queues.values()}),
     ):
         if stored != counted:

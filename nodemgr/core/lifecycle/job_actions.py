@@ -149,6 +149,8 @@ def _concerned(draft: Draft, event: JobAction) -> list[Job]:
 
 
 def withdraw(draft: Draft, event: WithdrawJob, now_ns: int) -> None:
+    if (entering := draft.entering.get(event.job_id)) is not None:
+        draft.put_entering(replace(entering, indices=()))
     for job in _concerned(draft, event):
         withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
 
@@ -273,6 +275,8 @@ def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
 
 def environment_removed(draft: Draft, env: str, reason: str, now_ns: int, wall_ns: int) -> None:
     """Withdraws the jobs of a removed env; the leases of running ones are taken already."""
+    for row in [row for row in draft.entering.values() if row.model.env == env]:
+        draft.put_entering(replace(row, indices=()))
     for job_id in [job.job_id for job in draft.jobs.values() if job.env == env]:
         job = draft.jobs.get(job_id)
         if job is None:

@@ -555,6 +555,8 @@ def finish(
         _leave(draft, over, cause, how, reason, wall_ns)
         for awaited in _over_with(draft, over, how):
             for waiter_id in list(draft.dependents.members(awaited)):
+                if waiter_id in draft.entering:
+                    _entering_goes_on(draft, waiter_id, awaited, is_done=how is JobState.DONE)
                 waiter = draft.jobs.get(waiter_id)
                 if waiter is None or waiter_id in doomed:
                     continue  # it waited for another one of these, too
@@ -566,13 +568,24 @@ def finish(
                     ending.append((waiter, JobEvent.DEPENDENCY_FAILED, JobState.WITHDRAWN, vain))
 
 
+def _entering_goes_on(draft: Draft, array: str, awaited: str, *, is_done: bool) -> None:
+    """The elements without rows do not wait for that any more, or are not entered."""
+    row = draft.entering[array]
+    after = tuple(other for other in row.model.after if other != awaited)
+    state = row.model.state
+    if state is JobState.DEPENDENCY and not after:
+        state = JobState.QUEUED
+    model = replace(row.model, after=after, state=state)
+    draft.put_entering(replace(row, model=model, indices=row.indices if is_done else ()))
+
+
 def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
     """The names by which dependents waited for the job that has ended.
 
     They are its own, and its array's if no other element is to be waited for.
     """
     array = job_ids.array_of(job.job_id)
-    if array is None or (how is JobState.DONE and draft.elements.count(array)):
+    if array is None or (how is JobState.DONE and draft.has_elements(array)):
         return [job.job_id]
     return [job.job_id, array]
 

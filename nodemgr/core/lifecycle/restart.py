@@ -87,6 +87,7 @@ _PUT: dict[str, Callable[[Draft, str, Any, int], None]] = {
     "queue": lambda draft, _key, row, _now_ns: draft.queues.put(row.name, row),
     "spec": lambda draft, _key, spec, _now_ns: draft.specs.put(spec.spec_id, spec),
     "job": lambda draft, _key, job, _now_ns: draft.put_job(job),
+    "entering": lambda draft, _key, row, _now_ns: draft.put_entering(row),
     "elastic": lambda draft, _key, lease, _now_ns: draft.put_elastic(lease),
     "counter": lambda draft, key, count, _now_ns: draft.counters.put(key, count),
 }

@@ -14,12 +14,13 @@ from nodemgr.core.model.entities import (
     AWAITED_BYTES,
     JOB_ROW_BYTES,
     DenyCode,
+    EnteringArray,
     HistoryEntry,
     Job,
     JobState,
     RunSpec,
 )
-from nodemgr.core.model.events import NamesTaken, Submission, SubmitJobs
+from nodemgr.core.model.events import EnterElements, NamesTaken, Submission, SubmitJobs
 from nodemgr.core.model.schema import JOBS
 from nodemgr.core.model.transitions import JobEvent
 from nodemgr.core.model.values import replace
@@ -202,6 +203,9 @@ def _is_or_is_of(job_id: str, name: str) -> bool:
 
 def _lives(draft: Draft, env: str, name: str) -> bool:
     """The job of that name, or some element of the array, in this env."""
+    entering = draft.entering.get(name)
+    if entering is not None:
+        return entering.model.env == env
     job = draft.jobs.get(name if name in draft.jobs else first(draft.elements.members(name)) or "")
     return job is not None and job.env == env
 
@@ -235,9 +239,33 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         why=reasons.held_by(submission.by) if submission.hold else "",
         deeds=(HistoryEntry(wall_ns, submission.by, _was_submitted(submission)),),
     )
-    for job in [replace(model, job_id=f"{array}.{index}") for index in submission.array] or [model]:
-        _submitted(draft, job, now_ns, wall_ns)
+    if not submission.array:
+        _submitted(draft, model, now_ns, wall_ns)
+        return array
+    part = submission.part or len(submission.array)
+    if rest := submission.array[part:]:
+        draft.put_entering(EnteringArray(model, rest))
+    _elements(draft, model, submission.array[:part], now_ns, wall_ns)
     return array
+
+
+def _elements(
+    draft: Draft, model: Job, indices: tuple[int, ...], now_ns: int, wall_ns: int
+) -> None:
+    for index in indices:
+        _submitted(draft, replace(model, job_id=f"{model.job_id}.{index}"), now_ns, wall_ns)
+
+
+def enter_elements(draft: Draft, event: EnterElements, now_ns: int) -> None:
+    """Some more elements of an array whose submission is stored."""
+    row = draft.entering.get(event.array)
+    if row is None:
+        return
+    model = row.model
+    if model.priority not in queue_settings.rows(draft):
+        model = replace(model, priority=draft.envs[model.env].quota.priority)
+    _elements(draft, model, row.indices[: event.most], now_ns, event.wall_ns)
+    draft.put_entering(EnteringArray(row.model, row.indices[event.most :]))
 
 
 def _run(draft: Draft, submission: Submission) -> RunSpec:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from nodemgr.core.model.entities import (
     ElasticLease,
     Ended,
+    EnteringArray,
     Env,
     Failure,
     Gpu,
@@ -52,6 +53,7 @@ KINDS: dict[str, Any] = {
     "failure": Failure,
     "spec": JobSpec,
     "job": Job,
+    "entering": EnteringArray,
     "elastic": ElasticLease,
     "counter": int,
     "history": Ended,

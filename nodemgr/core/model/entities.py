@@ -1024,6 +1024,19 @@ class Job:
 
 
 @value
+class EnteringArray:
+    """An array whose submission is stored, and of which some elements have no rows yet.
+
+    Each of the next steps enters some of them.
+    """
+
+    model: Job
+    """Each element but for its id, which is the array's here."""
+    indices: tuple[int, ...]
+    """Of the elements without rows, in order."""
+
+
+@value
 class Ended:
     """A final job in the history. It can run again while the store has the payload of its spec."""
 

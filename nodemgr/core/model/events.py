@@ -488,6 +488,8 @@ class Submission:
     after: tuple[str, ...] = ()
     """Dependencies: jobs or arrays of its env that must end well before it may start."""
     array: tuple[int, ...] = ()
+    part: int | None = None
+    """The most elements that get rows in this step; the others wait for EnterElements."""
     max_restarts: int | None = None
     """None: its queue's default."""
     hold: bool = False
@@ -508,6 +510,15 @@ class SubmitJobs:
     """All submissions of one event are one commit."""
 
     submissions: tuple[Submission, ...]
+    wall_ns: int
+
+
+@value
+class EnterElements:
+    """More elements of an array get their rows."""
+
+    array: str
+    most: int
     wall_ns: int
 
 
@@ -684,6 +695,7 @@ Event = (
     | GateMissed
     | Progressed
     | SubmitJobs
+    | EnterElements
     | JobStarted
     | JobEnded
     | JobRequeuedBeforeStart

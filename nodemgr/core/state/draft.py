@@ -19,6 +19,7 @@ from nodemgr.core.model.effects import Effect, Publish
 from nodemgr.core.model.entities import (
     CLASS_ORDER,
     HELD_OR_DEPENDENT,
+    JOB_ROW_BYTES,
     LEDGER_SLOTS,
     MS,
     UNDER_WAY,
@@ -26,6 +27,7 @@ from nodemgr.core.model.entities import (
     ConnectionId,
     ElasticLease,
     Ended,
+    EnteringArray,
     Env,
     Gpu,
     Grant,
@@ -337,42 +339,74 @@ class Draft(Overlays):
         self._count_cpu_job(before, job)
         _add(self.job_bytes, job.env, job.row_bytes - (0 if before is None else before.row_bytes))
         if before is None:
-            if self.spec_jobs.get(job.spec_id) is None:
-                _add(self.job_bytes, job.env, self.specs[job.spec_id].payload_bytes)
-            _add(self.spec_jobs, job.spec_id, 1)
+            self._use_spec(job)
             _add(self.env_jobs, job.env, 1)
             array = job_ids.array_of(job.job_id)
             if array is not None:
                 self.elements.add(array, job.job_id)
             if job.key:
                 self.job_of_key.put((job.env, job.key), array or job.job_id)
-        awaited_before = () if before is None else before.after
-        for awaited in awaited_before:
-            if awaited not in job.after:
-                self.dependents.remove(awaited, job.job_id)
-        for awaited in job.after:
-            if awaited not in awaited_before:
-                self.dependents.add(awaited, job.job_id)
+        self._await(job.job_id, () if before is None else before.after, job.after)
+
+    def _await(self, job_id: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+        for awaited in before:
+            if awaited not in after:
+                self.dependents.remove(awaited, job_id)
+        for awaited in after:
+            if awaited not in before:
+                self.dependents.add(awaited, job_id)
+
+    def _use_spec(self, job: Job) -> None:
+        if self.spec_jobs.get(job.spec_id) is None:
+            _add(self.job_bytes, job.env, self.specs[job.spec_id].payload_bytes)
+        _add(self.spec_jobs, job.spec_id, 1)
+
+    def _leave_spec(self, job: Job) -> None:
+        """Drops it with its last job."""
+        _add(self.spec_jobs, job.spec_id, -1)
+        if self.spec_jobs.get(job.spec_id) is None:
+            _add(self.job_bytes, job.env, -self.specs[job.spec_id].payload_bytes)
+            self.specs.drop(job.spec_id)
+
+    def put_entering(self, row: EnteringArray) -> None:
+        """Writes the elements of an array that are still to be entered; none: it is whole."""
+        job, before = row.model, self.entering.get(row.model.job_id)
+        more = len(row.indices) - (0 if before is None else len(before.indices))
+        _add(self.env_jobs, job.env, more)
+        _add(self.job_bytes, job.env, more * JOB_ROW_BYTES)
+        awaited_before = () if before is None else before.model.after
+        self._await(job.job_id, awaited_before, job.after if row.indices else ())
+        if row.indices:
+            self.entering.put(job.job_id, row)
+            if before is None:
+                self._use_spec(job)
+                if job.key:
+                    self.job_of_key.put((job.env, job.key), job.job_id)
+        elif before is not None:
+            self.entering.drop(job.job_id)
+            self._leave_spec(job)
+            if job.key and not self.elements.count(job.job_id):
+                self.job_of_key.drop((job.env, job.key))
 
     def drop_job(self, job_id: str) -> None:
-        """Drops it, and its spec with the last job."""
         job = self.jobs[job_id]
         self.jobs.drop(job_id)
         self.schedule((PAUSE, job_id), None)
         self._count_cpu_job(job, None)
-        _add(self.spec_jobs, job.spec_id, -1)
         _add(self.job_bytes, job.env, -job.row_bytes)
-        if self.spec_jobs.get(job.spec_id) is None:
-            _add(self.job_bytes, job.env, -self.specs[job.spec_id].payload_bytes)
-            self.specs.drop(job.spec_id)
+        self._leave_spec(job)
         _add(self.env_jobs, job.env, -1)
         array = job_ids.array_of(job.job_id)
         if array is not None:
             self.elements.remove(array, job.job_id)
-        if job.key and (array is None or not self.elements.count(array)):
+        if job.key and (array is None or not self.has_elements(array)):
             self.job_of_key.drop((job.env, job.key))
         for awaited in job.after:
             self.dependents.remove(awaited, job.job_id)
+
+    def has_elements(self, array: str) -> bool:
+        """Whether some element has not ended, or has no row yet."""
+        return bool(self.elements.count(array)) or array in self.entering
 
     def _count_cpu_job(self, before: Job | None, after: Job | None) -> None:
         """Counts it. Wakes the scheduler if it ended in a limited env."""

@@ -34,6 +34,11 @@ class JobIndex:
     def __init__(self) -> None:
         self._of: dict[str, list[str]] = {}
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobIndex) and self._of == other._of
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __len__(self) -> int:
         return sum(map(len, self._of.values()))
 

@@ -20,6 +20,7 @@ from nodemgr.core.model.entities import (
     Config,
     ConnectionId,
     ElasticLease,
+    EnteringArray,
     Env,
     Failure,
     Gpu,
@@ -274,6 +275,8 @@ class Tables:
     """The specs of living jobs."""
     jobs = Of[str, Job]("job", seldom=True)
     """Jobs that have not ended."""
+    entering = Of[str, EnteringArray]("entering", seldom=True)
+    """By array: its elements that have no rows yet."""
     elastics = Of[str, ElasticLease]("elastic", seldom=True)
     """The elastic leases, by task."""
     counters = Of[str, int]("counter")

@@ -353,6 +353,7 @@ class JobOperations:
         rows: list[dict[str, Any]] = []
         wanted: list[tuple[int, events.Submission]] = []
         jobs, left = given.pop("jobs"), STEP_UNITS
+        yield  # the order itself has taken a turn to be read
         for job in jobs:
             rows.append({})
             try:
@@ -623,31 +624,44 @@ class JobOperations:
         if size <= Units.CHANGE.within():
             self._do(event(name))
             return {"job": name}
-        every = bulk_actions.few_of(self._daemon.state, name, -1, size + 1)
-        work = self._turns(who, name, every[::-1] if is_reversed else every, event)
+        work = self._turns(who, name, event, self._in_reverse(name) if is_reversed else None)
         return Later(
             lambda reply: in_turns(
                 self._daemon.loop, work, reply, lambda error: reply(_fault(error))
             )
         )
 
+    def _in_reverse(self, name: str) -> list[str]:
+        size = len(self._daemon.state.elements[name])
+        return bulk_actions.few_of(self._daemon.state, name, -1, size)[::-1]
+
     def _turns(
         self,
         who: Who,
         name: str,
-        every: list[str],
         event: Callable[[str], bulk_actions.OneAction],
+        listed: list[str] | None,
     ) -> Work[Any]:
-        most, done, refused = Units.CHANGE.within(), False, _no_job(who, name)
-        for start in range(0, len(every), most):
+        """`listed`: the elements in the order of the work; None: as they are, found as it goes."""
+        most, behind, done, refused = Units.CHANGE.within(), -1, False, _no_job(who, name)
+        while True:
+            if listed is not None:
+                some, listed = listed[:most], listed[most:]
+            elif name in self._daemon.state.elements:
+                some = bulk_actions.few_of(self._daemon.state, name, behind, most)
+            else:
+                some = []  # the last one has ended
             good: dict[str, bulk_actions.OneAction] = {}
-            for one in every[start : start + most]:
+            for one in some:
+                behind = job_ids.order(one)[1]
                 try:
                     good[one] = self._sensible(event(one))
                 except OperationError as error:
                     refused = error
             bulk_actions.carry_out(self._daemon, good, {})
             done = done or bool(good)
+            if len(some) < most:
+                break
             yield
         if not done:
             raise refused
@@ -861,7 +875,7 @@ class JobOperations:
         ]
         if not living and not ended:
             raise _no_job(who, job_id)
-        return self._views.jobs(living[: kinds.MAX_ROWS], ended)
+        return Later(lambda reply: self._views.jobs(living[: kinds.MAX_ROWS], ended, reply))
 
     def _wait(self, who: Who, given: dict[str, Any]) -> Later:
         """One wait per connection: a new wait replaces the old one."""

@@ -21,9 +21,10 @@ from nodemgr.core.scheduler.preference import chosen_line
 from nodemgr.core.views import figures, gpu_health, job_rows
 from nodemgr.core.views.figures import Readings
 from nodemgr.edge.api import job_arguments
-from nodemgr.edge.api.views import Views
+from nodemgr.edge.api.views import Views, internal_fault
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import JsonText, Later, OperationError, Reply
+from nodemgr.edge.rpc.turns import Work, in_turns
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.reader import AttemptOutcome, HistoryQuery, HistoryReader, PastFault
 from nodemgr.messages import jobs
@@ -40,6 +41,8 @@ All other requests wait during this work.
 """
 MAX_FIGURED = 200
 """The most jobs of a page with figures; those of further jobs are null."""
+STORIES = 25
+"""The most stories of jobs in one turn of the loop."""
 SECOND_NS = 1_000_000_000
 EXPECTED_NS = 1_000_000_000
 """How long the estimates count while nothing changes: for all pages of one list."""
@@ -156,32 +159,46 @@ class JobViews:
             for request_id in request_ids
         ]
 
-    def jobs(self, living: Iterable[Job], ended: Iterable[Ended]) -> dict[str, Any]:
+    def jobs(self, living: Iterable[Job], ended: Iterable[Ended], reply: Reply) -> None:
         """Whole stories: of one job, or of an array's elements (then without what they wrote)."""
-        state, living, ended = self._daemon.state, list(living), list(ended)
-        standings = notify.Standings(state)
+        work = self._stories(list(living), list(ended))
+        in_turns(self._daemon.loop, work, reply, lambda error: reply(internal_fault(error)))
+
+    def _stories(self, living: list[Job], ended: list[Ended]) -> Work[dict[str, Any]]:
         tails = len(living) + len(ended) == 1
         directories = self._directories([*living, *(row.job for row in ended)])
         waits = {**job_rows.expectation(None, 0, 0), "position": None, "reason": ""}
         past = {} if tails else waits  # in one list all rows have the same keys
-        rows = [
-            {
-                **job_rows.told(
-                    row.job, directories.get(row.job.spec_id), self._index_of(), tails=tails
-                ),
-                **past,
-            }
-            for row in ended
-        ]
+        rows = []
+        for start in range(0, len(ended), STORIES):
+            for row in ended[start : start + STORIES]:
+                directory = directories.get(row.job.spec_id)
+                told = job_rows.told(row.job, directory, self._index_of(), tails=tails)
+                rows.append({**told, **past})
+            if start + STORIES < len(ended) or living:
+                yield
+        for start in range(0, len(living), STORIES):
+            rows += self._living(living[start : start + STORIES], directories, tails=tails)
+            if start + STORIES < len(living):
+                yield
+        rows.sort(key=lambda row: job_ids.order(row["job"]))
+        return {"schema_version": SCHEMA_VERSION, "jobs": rows}
+
+    def _living(
+        self, living: list[Job], directories: Mapping[str, str], *, tails: bool
+    ) -> list[dict[str, Any]]:
+        """Their rows as they are now; one that has ended meanwhile stands as it was."""
+        state, rows = self._daemon.state, []
+        standings = notify.Standings(state)
+        present = [state.jobs.get(job.job_id, job) for job in living]
         for job, expected in zip(
-            living, self._expected(job.request_id or "" for job in living), strict=True
+            present, self._expected(job.request_id or "" for job in present), strict=True
         ):
             position, reason = job_rows.place(state, standings, job)
             told = job_rows.told(job, directories.get(job.spec_id), self._index_of(), tails=tails)
             now = {"state": job_rows.job_state(state, job), "position": position, "reason": reason}
             rows.append({**told, **expected, **now})
-        rows.sort(key=lambda row: job_ids.order(row["job"]))
-        return {"schema_version": SCHEMA_VERSION, "jobs": rows}
+        return rows
 
     def _directories(self, jobs: Iterable[Job]) -> dict[str, str]:
         with contextlib.suppress(StoreFailed):  # the rest of the answer does not need it

@@ -108,7 +108,7 @@ class Views:
             try:
                 make(reply)
             except Exception as error:
-                reply(_internal_fault(error))
+                reply(internal_fault(error))
 
         return Later(lambda reply: self._figures.when_read(lambda: answer(reply)))
 
@@ -133,7 +133,7 @@ class Views:
 
     def _in_turns(self, work: Work[JsonText], reply: Reply) -> None:
         """A fault is an answer, too: the caller needs one in any case."""
-        in_turns(self._daemon.loop, work, reply, lambda error: reply(_internal_fault(error)))
+        in_turns(self._daemon.loop, work, reply, lambda error: reply(internal_fault(error)))
 
     def _status(self, env: str | None, readings: Readings) -> Work[JsonText]:
         daemon = self._daemon
@@ -443,6 +443,7 @@ class Views:
         return [*rows, doctor.row_of(found.CHECK_GATE_OF_ENV, ok, detail)]
 
 
-def _internal_fault(error: Exception) -> OperationError:
+def internal_fault(error: Exception) -> OperationError:
+    """The answer where work in turns failed."""
     stderr_log.fault("in a status", error)
     return OperationError(messages.INTERNAL_FAULT(error=repr(error)))

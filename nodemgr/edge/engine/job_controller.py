@@ -35,6 +35,8 @@ from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import doctor, executor
 from nodemgr.messages import manager_log as log
 
+MOST_SETTLED = 3
+"""Most final jobs in one turn of the loop: each may be a look at files, and their removal."""
 MOST_NAMED = 20
 """Most unknown jobs in one line."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
@@ -374,7 +376,7 @@ class Jobs:
         """
         if self._journal.fault is not None:
             return  # called again when the store can be written
-        finished, self._finished = self._finished, []
+        finished, self._finished = self._finished[:MOST_SETTLED], self._finished[MOST_SETTLED:]
         for job_id in finished:
             for notify in self.on_final:
                 try:
@@ -383,6 +385,8 @@ class Jobs:
                     stderr_log.fault(f"telling that {job_id} has ended", error)
             if job_id not in self._state.jobs:  # else it will run again
                 self._log_retention.add(job_id, self._clock.wall_ns())
+        if self._finished:
+            self._loop.call_soon(self.settle)
 
     # -- reports of the factory (resource_factory.Listener) --
 

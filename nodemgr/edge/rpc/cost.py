@@ -20,7 +20,7 @@ UNIT_NS = 1_000
 class Units(IntEnum):
     """A unit is a microsecond there."""
 
-    MATCH = 1
+    MATCH = 2
     """A job that a filter is compared with."""
     FIND = 20
     """An id that is looked for, among the jobs that wait, run or have ended."""

@@ -75,7 +75,11 @@ def _tables(db: sqlite3.Connection) -> None:
         db.execute(statement.replace("CREATE INDEX", "CREATE INDEX IF NOT EXISTS"))
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables,)
+def _entering(_db: sqlite3.Connection) -> None:
+    """Rows of arrays with elements that are still to be entered: no version before reads them."""
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables, _entering)
 """The n-th makes a store of version n out of one of version n - 1."""
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client_plugin.ways.conversation import Conversation
+from client_plugin.ways.faults import Fault
 from nodemgr.core.model import events
+from nodemgr.edge.engine.submission_batches import submission_units
 from nodemgr.edge.rpc.cost import STEP_UNITS, Units
 from tests.support.limits import WAIT_LIMIT_S
-from tests.support.local import LocalManager
+from tests.support.local import DyingStore, LocalManager
 
 MOST = Units.CHANGE.within()
 
@@ -83,7 +86,9 @@ def largest(steps: list[events.Event]) -> int:
         if isinstance(step, events.OrderAll):
             found.append(Units.CHANGE * len(step.orders))
         elif isinstance(step, events.SubmitJobs):
-            found.append(Units.SUBMIT * len(step.submissions))
+            found.append(sum(submission_units(each, each.part or 0) for each in step.submissions))
+        elif isinstance(step, events.EnterElements):
+            found.append(Units.ELEMENT * step.most)
     return max(found)
 
 
@@ -171,6 +176,37 @@ def test_many_submissions_are_taken_in_steps_that_are_bounded(talk: Talk) -> Non
     assert all("job" in row for row in rows)
     sizes = [len(step.submissions) for step in talk.steps if isinstance(step, events.SubmitJobs)]
     assert max(sizes) <= STEP_UNITS // (Units.SUBMIT + 97 * Units.KIB), "each KiB counts"
+
+
+def test_a_long_array_is_taken_in_steps_that_are_bounded(talk: Talk) -> None:
+    array = talk.submit(array=list(range(700)), key="a" * 32)
+    assert len(talk.states()) == 700, "all elements are there when it is answered"
+    assert largest(talk.steps) <= STEP_UNITS
+    talk.steps.clear()
+    assert talk.submit(array=list(range(700)), key="a" * 32) == array
+    assert len(talk.states()) == 700
+
+
+@pytest.mark.parametrize(("when", "commit"), [("before", 3), ("after", 3), ("after", 1)])
+def test_a_manager_that_dies_while_an_array_enters_leaves_a_whole_one(
+    tmp_path: Path, when: str, commit: int
+) -> None:
+    store = DyingStore()
+    given = {
+        "argv": ["true"], "cwd": "/", "environ": [], "key": "a" * 32, "hold": True,
+        "array": list(range(700)),
+    }  # fmt: skip
+    with LocalManager(store=store, directory=tmp_path) as manager:
+        manager.call("quota_set", env="alice", gpus=2)
+        with Conversation(manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
+            manager.do(lambda: store.die(when, commit))
+            with pytest.raises(Fault):
+                talk.order("job_submit", given)
+    with LocalManager(directory=tmp_path) as manager:
+        with Conversation(manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
+            array = talk.order("job_submit", given)[0]["job"]
+        jobs = manager.do(lambda: list(manager.daemon.state.living))
+        assert jobs == [f"{array}.{index}" for index in range(700)]
 
 
 def test_an_environment_is_charged_what_its_order_does(talk: Talk) -> None:
