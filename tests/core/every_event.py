@@ -30,9 +30,11 @@ from nodemgr.core.model.entities import (
 from tests.core.twin import TwinNode
 from tests.core.world import GIB, gpu, key, seen
 
+EXEMPT_MS = 3_000
 SIZES_GIB = (80, 80, 80, 40)
 ENVS = ("alice", "bob", "carol", "dora")
 CLASSES = (None, *TaskClass, TaskClass.BEST_EFFORT, TaskClass.BEST_EFFORT)
+CONTENDING = (TaskClass.LATENCY_SENSITIVE, TaskClass.BEST_EFFORT, TaskClass.BEST_EFFORT)
 PERCENTS = (None, 30, 35, 60, 100)
 PLACES = ("", "", "", "alice/1000/dev")
 T = TypeVar("T")
@@ -53,10 +55,16 @@ class Recorded(TwinNode):
 class Everything:
     """What happens to the node; `dice` decides."""
 
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(self, dice: random.Random, *, contends: bool = False) -> None:
+        """`contends`: two classes alone, so that best effort is preempted again and again."""
         self.dice = dice
-        self.node = Recorded(0, max_tasks_per_gpu=4, requeue_pause_ms=2_000, max_env_cpu_jobs=2)
+        self.node = Recorded(
+            0, max_tasks_per_gpu=4, requeue_pause_ms=2_000, max_env_cpu_jobs=2,
+            preempt_exempt_ms=EXEMPT_MS,
+        )  # fmt: skip
         self.pids = 0
+        self.classes = CONTENDING if contends else CLASSES
+        self.percents = (60, 100) if contends else PERCENTS
         self.silent: set[int] = set()
         self.lost: set[int] = set()
         self._inventory()
@@ -107,18 +115,18 @@ class Everything:
     def ask(self) -> None:
         """A new task, or one more process of a task or of a request."""
         self.pids += 1
-        tokens = [("", "")] * 3 + [(row.env, row.token) for row in self.tasks() if row.token]
-        tokens += [(row.env, row.token) for row in self.node.state.requests.values() if row.token]
-        env, token = self.one(tokens)
+        there = [*self.tasks(), *self.node.state.requests.values()]
+        tokens = [(row.env, row.token) for row in there if row.token]
+        env, token = self.one(tokens) if tokens and self.chance(0.25) else ("", "")
         udp, memory = not token and self.chance(0.1), self.dice.randrange(5)
-        least = self.one((None, 1, 1, 1, 2, 3)) if not udp else 1
+        least = self.one((None, 1, 1, 1, 1, 2, 3)) if not udp else 1
         most = None if udp or least is None or self.chance(0.7) else self.one((least, least + 2))
         self.node.asks(
             env or self.one(ENVS), self.pids, least, token=token,
             gib=30 if memory == 1 else 10 if memory == 2 else None,
             most_gib=30 if memory == 2 and not udp else None,
             wait_ms=self.one((None, None, None, 0, 8_000)), udp=udp, world=self.one((1, 1, 1, 2)),
-            task_class=self.one(CLASSES), percent=self.one(PERCENTS),
+            task_class=self.one(self.classes), percent=self.one(self.percents),
             deadline_ms=self.one((None, 20_000, 90_000)), gated=self.chance(0.8),
             most=most, elastic=most is not None and self.chance(0.8),
         )  # fmt: skip
@@ -282,8 +290,8 @@ class Everything:
         least = gpus or 1
         self.node.submits(
             self.one(ENVS), gpus=gpus, memory_bytes=self.one((None, None, 10 * GIB)),
-            time_limit_ms=self.one((None, 20_000, 90_000)), task_class=self.one(CLASSES),
-            expected_ms=self.one((None, None, 30_000)), compute_percent=self.one(PERCENTS),
+            time_limit_ms=self.one((None, 20_000, 90_000)), task_class=self.one(self.classes),
+            expected_ms=self.one((None, None, 30_000)), compute_percent=self.one(self.percents),
             gpu_range=self.one((None,) * 5 + (GpuRange(least + 1, True), GpuRange(least + 1))),
             after=(self.one(newest),) if newest and self.chance(0.2) else (),
             array=self.one(((), (), (), (0, 1, 2))), max_restarts=self.one((None, 0, 2)),
@@ -356,7 +364,7 @@ class Everything:
         self.node.quota(
             self.one(ENVS), self.one((0, 1, 2, 2, 3, 4)), self.one((None, None, 80, 160)),
             task_class=self.one((*TaskClass, TaskClass.LATENCY_SENSITIVE)),
-            compute_percent=self.one(PERCENTS), priority=self.one(("high", "normal", "low")),
+            compute_percent=self.one(self.percents), priority=self.one(("high", "normal", "low")),
             idle_ms=self.one((None, 10_000)), when_idle=self.one(("keep", "suspend", "release")),
             default_gpus=self.one((None, 1)), borrow=self.one((0, 0, 1)),
             placement=self.one((None, "pack", "spread")), enforce=self.one((None, "warn", "fence")),

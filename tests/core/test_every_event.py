@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import get_args
+from unittest import mock
 
 import pytest
 
 from nodemgr.core.manager import RULES as CORE_RULES
 from nodemgr.core.model import events
-from nodemgr.core.model.entities import Request, Suspension, TaskClass
+from nodemgr.core.model.entities import MS, Request, Suspension, Task, TaskClass
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import passes, placement, preemption
 from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.sharing import preemption as made_to_go
 from nodemgr.core.state import accounting, compute
 from nodemgr.core.state.draft import Draft
-from tests.core.every_event import RULES, Everything
+from tests.core.every_event import EXEMPT_MS, RULES, Everything, Rule
 from tests.support.examples import examples
 
 STEPS = 120
@@ -34,6 +36,7 @@ HINDRANCES = (
 )  # fmt: skip
 """What a line can name: an entry, a task, GPUs, an environment, a place, a limit."""
 ROUNDS = 60
+PREEMPTED: Counter[str] = Counter()
 
 
 def test_the_machine_has_a_rule_for_each_event_of_the_core() -> None:
@@ -42,18 +45,44 @@ def test_the_machine_has_a_rule_for_each_event_of_the_core() -> None:
     assert {rule.event for rule in RULES} == known
 
 
-def walk(seed: int) -> Everything:
+def walk(seed: int, rules: tuple[Rule, ...] = RULES) -> Everything:
     dice = random.Random(seed)
-    walked = Everything(dice)
-    for _ in range(STEPS):
-        possible = [rule for rule in RULES if rule.can(walked)]
-        (rule,) = dice.choices(possible, [each.weight for each in possible])
-        walked.node.kinds = set()
-        rule.does(walked)
-        assert rule.event in walked.node.kinds, rule
-        walked.node.passes(0, silent=walked.silent)
-        check(walked)
+    walked = Everything(dice, contends=rules is not RULES)
+    with mock.patch.object(made_to_go, "_make_go", Preempted().go):
+        for _ in range(STEPS):
+            possible = [rule for rule in rules if rule.can(walked)]
+            (rule,) = dice.choices(possible, [each.weight for each in possible])
+            walked.node.kinds = set()
+            rule.does(walked)
+            assert rule.event in walked.node.kinds, rule
+            walked.node.passes(0, silent=walked.silent)
+            check(walked)
     return walked
+
+
+CONTENTION = (
+    events.Acquire, events.ProcessGone, events.Tick, events.Suspended, events.Resumed,
+    events.SubmitJobs, events.JobStarted, events.JobEnded, events.UnreclaimedChanged,
+)  # fmt: skip
+
+
+class Preempted:
+    """Who was preempted last, and for which request: in place of the function that does it."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, str]] = {}
+        self._make_go = made_to_go._make_go
+
+    def go(self, draft: Draft, task: Task, request: Request, wall_ns: int) -> None:
+        """Not twice within the exempt time, nor twice for one request: it was served before."""
+        now = (draft.now_ns, request.request_id)
+        last = self._last.get(task.job_id or task.task_id)
+        PREEMPTED["first" if last is None else "again"] += last != now
+        if last is not None and last != now:  # the twin does the same once more
+            assert draft.now_ns - last[0] >= EXEMPT_MS * MS, f"{task} goes again"
+            assert last[1] not in draft.requests, f"{task} goes again for {last[1]}"
+        self._last[task.job_id or task.task_id] = now
+        self._make_go(draft, task, request, wall_ns)
 
 
 def check(walked: Everything) -> None:
@@ -73,7 +102,9 @@ def first_waits_rightly(draft: Draft) -> None:
     """It could not be served, and best effort that could go out of its way is going."""
     waiting = (request for request, _ in draft.state.waiting())
     request = next((each for each in waiting if passes.takes_part(draft, each)), None)
-    if request is None or passes.away(draft, request):  # one that is away keeps its GPUs
+    if (
+        request is None or not request.gpus or passes.away(draft, request)
+    ):  # one that is away keeps its GPUs
         return
     result = placement.judge(draft, request, {}, {})
     assert not isinstance(result.answer, Choice), f"{request} could be served"
@@ -176,7 +207,14 @@ def uuids(gpus: str) -> list[str]:
     return [f"GPU-{index}" for index in re.findall(r"\d+", gpus)]
 
 
-@pytest.mark.parametrize("seed", range(examples(25)))
+def test_walks_in_which_two_classes_contend() -> None:
+    PREEMPTED.clear()
+    for seed in range(4, 4 + examples(4)):
+        walk(seed, tuple(rule for rule in RULES if rule.event in CONTENTION))
+    assert PREEMPTED["first"] > 2, "walks that preempt nothing show nothing"
+
+
+@pytest.mark.parametrize("seed", range(examples(20)))
 def test_a_walk(seed: int) -> None:
     """At its end all hindrances go: each entry is served, each task taken is given back."""
     walked = walk(seed)

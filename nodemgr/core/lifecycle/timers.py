@@ -13,7 +13,7 @@ from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import MS, Grant, ProcessKey, Suspension, Task, TaskState
 from nodemgr.core.model.events import Tick
-from nodemgr.core.model.schema import ASIDE, GRANTS, PAUSE, RECALL, RESIZES, EnvGpu
+from nodemgr.core.model.schema import ASIDE, EXEMPT, GRANTS, PAUSE, RECALL, RESIZES, EnvGpu
 from nodemgr.core.state import accounting, members
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
@@ -32,7 +32,7 @@ def tick(draft: Draft, event: Tick, now_ns: int) -> None:
 
 def _wake_for_timers(draft: Draft, now_ns: int) -> None:
     """A pass makes the offers and orders that are due, and tries what was set aside."""
-    for timer in (ASIDE, RESIZES, GRANTS):
+    for timer in (ASIDE, EXEMPT, RESIZES, GRANTS):
         if (draft.timers.get(timer) or now_ns + 1) <= now_ns:
             draft.timers.drop(timer)
             draft.wake_scheduler()

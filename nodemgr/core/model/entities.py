@@ -253,6 +253,11 @@ class Config:
     """A GPU that failed so often within an hour is drained; 0: none is."""
     offer_calm_ms: int = 2_000
     """The time a GPU is idle and wanted by no request before an elastic task is offered it."""
+    preempt_exempt_ms: int = 0
+    """The time that a best-effort task keeps its GPUs after it started or came back.
+
+    Until then it is neither suspended nor ended for a latency-sensitive request.
+    """
     recall_ms: int = 10_000
     """The time an elastic task has to leave a recalled GPU before its processes there are ended."""
 
@@ -557,6 +562,8 @@ class Task:
     """Since then its memory is on the host; None: it is not suspended."""
     suspended_ms: int = 0
     """The length of its suspensions until now: its time limit and deadline move by it."""
+    restored_ns: int | None = None
+    """When it had its memory again after its last suspension."""
     exempt_until_wall_ns: int | None = None
     """Until then the idle policy takes nothing from it (`nodemgr keep`)."""
     memory_most_bytes: int | None = None

@@ -17,6 +17,8 @@ Deadline = tuple[str, str]
 """
 PAUSE = "pause"
 RECALL = "recall"
+EXEMPT = "exempt"
+"""The timer of the end of a best-effort task's time in which it is not preempted."""
 RESIZES = "resizes"
 """The timer of the next offer to an elastic task."""
 ASIDE = "aside"

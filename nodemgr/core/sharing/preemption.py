@@ -8,6 +8,7 @@ task waits in the queue for its memory from then on, and a job's process loses n
 suspensions alone do not suffice, jobs that cannot be suspended are ended with their grace time.
 Such a job stands in its queue again at its old place, without a pause: it starts as soon as there
 is room. A suspension that failed is not tried again: the next pass takes the next means.
+No task goes within Config.preempt_exempt_ms of its start or return; a pass follows at its end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from functools import partial
 
 from nodemgr.core.lifecycle import jobs
 from nodemgr.core.model import messages
-from nodemgr.core.model.entities import UNDER_WAY, JobState, Request, Task, TaskClass
+from nodemgr.core.model.entities import MS, UNDER_WAY, JobState, Request, Task, TaskClass
+from nodemgr.core.model.schema import EXEMPT
 from nodemgr.core.scheduler import preemption
 from nodemgr.core.scheduler.allocator import Shortage
 from nodemgr.core.scheduler.placement import PlacementResult
@@ -36,20 +38,39 @@ def preempt(draft: Draft, request: Request, result: PlacementResult, wall_ns: in
             _make_go(draft, task, request, wall_ns)
         if tasks:
             return
+    if draft.config.preempt_exempt_ms:
+        ends_ns = [_exempt_until_ns(draft, task) for task in draft.tasks.values()]
+        if later := [end_ns for end_ns in ends_ns if end_ns > draft.now_ns]:
+            draft.at_latest(EXEMPT, min(later))
+
+
+def _exempt_until_ns(draft: Draft, task: Task) -> int:
+    """The end of the time in which a best-effort task does not go; 0: it has none."""
+    if task.task_class is not TaskClass.BEST_EFFORT:
+        return 0
+    begin_ns = max(task.since_ns, task.restored_ns or 0)
+    if begin_ns > draft.now_ns:  # after a boot the clock begins anew
+        return 0
+    return begin_ns + draft.config.preempt_exempt_ms * MS
 
 
 def can_go(draft: Draft, task: Task) -> bool:
     """Whether the task is best effort, and loses nothing that it cannot have again."""
-    if task.task_class is not TaskClass.BEST_EFFORT:
+    if task.task_class is not TaskClass.BEST_EFFORT or is_exempt(draft, task):
         return False
     job = None if task.job_id is None else draft.jobs.get(task.job_id)
     return _can_be_suspended(draft, task) or (job is not None and job.state in UNDER_WAY)
+
+
+def is_exempt(draft: Draft, task: Task) -> bool:
+    return _exempt_until_ns(draft, task) > draft.now_ns
 
 
 def _can_be_suspended(draft: Draft, task: Task) -> bool:
     return (
         task.task_class is TaskClass.BEST_EFFORT
         and not task.suspension_fault
+        and not is_exempt(draft, task)
         and suspension.can_suspend(draft, task)
     )
 

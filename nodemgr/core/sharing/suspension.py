@@ -190,7 +190,7 @@ def _goes_on(draft: Draft, task: Task, now_ns: int) -> None:
     if task.suspended_since_ns is not None:
         away_ms = max(0, now_ns - task.suspended_since_ns) // MS
         more_ms = task.suspended_ms + away_ms
-        task = replace(task, suspended_since_ns=None, suspended_ms=more_ms)
+        task = replace(task, suspended_since_ns=None, suspended_ms=more_ms, restored_ns=now_ns)
         _limit_job(draft, task)
     draft.put_task(task)
     if request is not None:  # of a suspension that failed

@@ -46,6 +46,7 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.model.schema import (
     ASIDE,
+    EXEMPT,
     GRANTS,
     PAUSE,
     RECALL,
@@ -720,6 +721,8 @@ def _stop_timers(state: State) -> None:
         state.timers.pop("figures", None)
     if not state.set_aside or not (state.tasks or state.requests):
         state.timers.pop(ASIDE, None)
+    if not state.requests:
+        state.timers.pop(EXEMPT, None)
 
 
 def _stop_elastic_timers(state: State) -> None:

@@ -293,7 +293,7 @@ class Tables:
     timers = Of[str, int]()
     """The time (ns) a Tick is needed for things without a row.
 
-    The keys are "silence", "figures", ASIDE, RESIZES and GRANTS.
+    The keys are "silence", "figures", ASIDE, EXEMPT, RESIZES and GRANTS.
     """
     agenda = Of[Deadline, int]()
 

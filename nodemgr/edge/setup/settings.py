@@ -484,6 +484,16 @@ OPTIONS = (
         core=True,
     ),
     SettingRow(
+        "preempt_exempt_ms",
+        _integer(0, 86_400_000),
+        (
+            "How long a best-effort task keeps its GPUs after it started or came back: until then "
+            "it is neither suspended nor ended for a latency-sensitive request. 0: it may go at "
+            "any moment."
+        ),
+        core=True,
+    ),
+    SettingRow(
         "recall_ms",
         _integer(0, 86_400_000),
         (

@@ -50,6 +50,23 @@ def test_the_youngest_job_is_requeued_and_comes_back() -> None:
     assert (node.state.jobs[younger].restarts, node.state.jobs[younger].interruptions) == (0, 0)
 
 
+def test_best_effort_stays_for_a_time_after_its_start_and_after_its_return() -> None:
+    node = busy_node(gib=80, preempt_exempt_ms=5_000)
+    node.asks("a", 1, 1, task_class=BE, percent=50)
+    node.asks("b", 2, 1, task_class=LS, percent=50)
+    assert node.state.tasks["t1"].suspension is Suspension.NONE
+    node.passes(5_000)
+    assert node.state.tasks["t1"].suspension is Suspension.SUSPENDING
+    node.is_out("t1")
+    node.dies(2)
+    node.is_back("t1")
+    node.asks("b", 3, 1, task_class=LS, percent=50)
+    node.passes(4_900)
+    assert node.state.tasks["t1"].suspension is Suspension.NONE
+    node.passes(100)
+    assert node.state.tasks["t1"].suspension is Suspension.SUSPENDING
+
+
 def test_a_preempted_job_keeps_its_place_and_starts_at_once_where_room_is() -> None:
     node = busy_node()
     runs(node, "a", 30)
