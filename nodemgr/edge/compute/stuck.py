@@ -22,6 +22,8 @@ WAITED_NS = 3_000_000
 """Behind an honest holder that computes little, a wait is shorter."""
 BUSY_PERCENT = 50
 IDLE_PERCENT = 1
+FULL_PERCENT = 95
+"""A client that delays each launch of others leaves them less of the GPU."""
 
 
 class StuckTurns:
@@ -68,5 +70,7 @@ def _is_held_idle(
     there: list[Reading], uses: Mapping[ProcessKey, int], holder: ProcessKey | None
 ) -> bool:
     if holder is None or uses.get(holder, 0) >= IDLE_PERCENT:
+        return False
+    if sum(uses.values()) >= FULL_PERCENT:  # on a busy machine a holder may not run for long
         return False
     return any(one.process != holder and (one.used_ns or one.waited_ns) for one in there)

@@ -35,11 +35,14 @@ def waits(percent: int = 0) -> Reading:
         ([reading(ONE, 5), reading(OTHER, 10)], {}, ONE, False),
         ([reading(ONE, 0), reading(OTHER, 0)], {}, ONE, False),
         ([reading(ONE, 0), reading(OTHER, 90)], {}, OTHER, False),
+        ([reading(ONE, 0), reading(OTHER, 100)], {}, ONE, False),
+        ([reading(ONE, 0), waits(100)], {(OTHER, GPU): 40}, ONE, True),
     ],
     ids=[
         "idle while one waits", "no holder", "busy", "the driver sees an idle GPU",
         "the driver sees a busy GPU", "a short wait", "its gate is closed", "held idle",
         "held for work", "both are idle", "held by the one that works",
+        "the other one computes all the time", "the driver sees that it does not",
     ],
 )  # fmt: skip
 def test_turns_that_do_not_go_on(
