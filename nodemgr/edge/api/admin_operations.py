@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from client_plugin.messages.form import stated
 from client_plugin.units import (
     MAX_DURATION_MS,
     MAX_SIZE_BYTES,
@@ -174,6 +175,13 @@ class AdminOperations:
             warnings.append(
                 messages.WHOLE_GPU(
                     env=name, asked=format_size(per_gpu), largest=format_size(largest)
+                )
+            )
+        if quota.idle_ms is not None and quota.when_idle == "release":
+            warnings.append(
+                stated(
+                    f"--when-idle release ends no job of {name}: an idle job keeps its GPUs",
+                    "`--when-idle suspend` reaches jobs too",
                 )
             )
         for (env, uuid), grant in state.grants.items():

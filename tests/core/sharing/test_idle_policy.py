@@ -171,3 +171,19 @@ def test_best_effort_is_suspended_for_a_latency_sensitive_request_and_comes_back
     assert node.state.tasks["t1"].suspension is Suspension.RESUMING
     node.is_back("t1")
     assert not node.state.requests
+
+
+def test_an_idle_job_is_suspended_as_any_task() -> None:
+    node = Node(1)
+    node.quota("alice", 1, idle_ms=10 * MINUTE_MS, when_idle="suspend")
+    node.quota("carol", 1)
+    job = node.submits("alice", gpus=1)
+    assert job is not None
+    node.begins(job)
+    node.asks("alice", 1, job_id=job)
+    (task,) = node.state.tasks
+    node.asks("carol", 3)
+    node.are_idle(**{task: 12 * MINUTE_MS})
+    node.passes(WARNING_MS)
+    node.are_idle(**{task: 12 * MINUTE_MS + WARNING_MS})
+    assert node.state.tasks[task].suspension is Suspension.SUSPENDING
