@@ -261,6 +261,48 @@ subprocess.run([sys.executable, "-c", {FIRST_USE!r}], env=dict(os.environ, LD_PR
         },
     ),
     Program(
+        "env -i drops all variables: the program is outside of the environment, as the page says",
+        "run -- env -i LD_LIBRARY_PATH=$LD_LIBRARY_PATH PYTHON=$PYTHON $(type -P count)",
+        bare="4", ours=SAME,
+    ),
+    Program(
+        "a launcher puts a PYTHONPATH of 9 kB in front of the hook's",
+        "run -- sh -c 'PYTHONPATH=/$(printf %09000d 0):$PYTHONPATH exec $PYTHON hooked.py'",
+        bare="False", ours="True",
+        files={"hooked.py": "import sys; print(hasattr(sys.meta_path[0], 'nodemgr'))"},
+    ),
+    Program(
+        "a tmux server was started outside before",
+        "ln -s $(type -P true) tmux; export TMUX_TMPDIR=.; exec 3< <(exec $PYTHON server.py);"
+        " read -u 3; run -- ./tmux new; run -- ./tmux -L gpu; kill $!",
+        bare="",
+        ours="nodemgr: ./tmux hands its windows to a server that was started outside of alice, and"
+        " their programs get no GPUs: start a server inside: ./tmux -L gpu",
+        files={
+            "server.py": """
+import os, signal, socket
+os.mkdir(f"tmux-{os.geteuid()}")
+server = socket.socket(socket.AF_UNIX)
+server.bind(f"tmux-{os.geteuid()}/default")
+server.listen()
+print("ready", flush=True)
+signal.pause()
+"""
+        },
+    ),
+    Program(
+        "no tmux server runs",
+        "ln -s $(type -P true) tmux; TMUX_TMPDIR=. run -- ./tmux new",
+        bare="", ours=SAME,
+    ),
+    Program(
+        "a session of screen that was started outside before",
+        "ln -s $(type -P true) screen; run -- ./screen -r work",
+        bare="",
+        ours="nodemgr: ./screen hands its windows to a server that was started outside of alice,"
+        " and their programs get no GPUs: start a session inside: ./screen -S gpu",
+    ),
+    Program(
         "an image of Apptainer that has no client",
         "ln -s $(type -P true) apptainer; run -- ./apptainer exec image.sif python train.py",
         bare="",
