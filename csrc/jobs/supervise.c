@@ -54,11 +54,11 @@ struct attempt {
     long long all_ms, kill_ms, pause_ms;
 };
 
-/* For the log and the manager's history. */
-static long long wall_ns(void)
+/* CLOCK_REALTIME for people, CLOCK_BOOTTIME for durations. */
+static long long clock_ns(clockid_t clock)
 {
     struct timespec now = {0};
-    clock_gettime(CLOCK_REALTIME, &now);
+    clock_gettime(clock, &now);
     return (long long)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
@@ -216,8 +216,8 @@ static void read_report(struct attempt *attempt)
     attempt->began = true;
     audit = nm_audit_session(attempt->main);
     audit = audit == nm_audit_session(getpid()) ? 0 : audit; /* not the job's own */
-    snprintf(text, sizeof text, "started %lld %ld %llu %lu", wall_ns(), (long)attempt->main,
-             nm_start_ticks(attempt->main), audit);
+    snprintf(text, sizeof text, "started %lld:%lld %ld %llu %lu", clock_ns(CLOCK_REALTIME),
+             clock_ns(CLOCK_BOOTTIME), (long)attempt->main, nm_start_ticks(attempt->main), audit);
     write_line(attempt, 0, text);
     attempt->word = attempt->running_word(text + sizeof "started");
 }
@@ -277,7 +277,7 @@ static bool is_dismissed(const struct attempt *attempt)
     return dismissed;
 }
 
-/* The line in short: "ended WALL 4 - 0 WHY" as WALL.4.-.0 */
+/* The line in short: "ended WALL:BOOT 4 - 0 WHY" as WALL:BOOT.4.-.0 */
 static void outcome_of(const char *text, char outcome[64])
 {
     size_t size = 0, words = 1;
@@ -291,7 +291,7 @@ static void outcome_of(const char *text, char outcome[64])
 /* Only this process knows the end. While it is recorded nowhere, the attempt goes on and writes
  * again, since the disk may recover. Otherwise the manager would take the attempt for lost and
  * start it again. The witness is the second place: the name of the claim becomes
- * claim.PID.TICKS.ended.WALL.EXIT.SIGNAL.HOPELESS (csrc/supervisor/directory.c). */
+ * claim.PID.TICKS.ended.WALL:BOOT.EXIT.SIGNAL.HOPELESS (csrc/supervisor/directory.c). */
 static int write_end(const struct attempt *attempt)
 {
     char text[NM_RECORD_LINE_BYTES], outcome[64], exit_code[16] = "-", number[16] = "-";
@@ -300,8 +300,8 @@ static int write_end(const struct attempt *attempt)
         snprintf(exit_code, sizeof exit_code, "%d", WEXITSTATUS(attempt->status));
     else if (attempt->status >= 0 && WIFSIGNALED(attempt->status))
         snprintf(number, sizeof number, "%d", WTERMSIG(attempt->status));
-    snprintf(text, sizeof text, "ended %lld %s %s %d %s", wall_ns(), exit_code, number,
-             (int)attempt->cause, attempt->why);
+    snprintf(text, sizeof text, "ended %lld:%lld %s %s %d %s", clock_ns(CLOCK_REALTIME),
+             clock_ns(CLOCK_BOOTTIME), exit_code, number, (int)attempt->cause, attempt->why);
     outcome_of(text, outcome);
     bool dismissed = is_dismissed(attempt); /* asked while it ended by itself */
     for (int pause_ms = RECORD_FIRST_PAUSE_MS;;

@@ -49,6 +49,7 @@ from nodemgr.edge.host.file_events import TOUCHED, FileEvents
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.host.systemd import ServiceManager, Watchdog
 from nodemgr.edge.setup.settings import Settings
+from nodemgr.edge.store import node_time
 from nodemgr.edge.store.database import CommitHook, Store, StoreFailed
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
@@ -169,6 +170,7 @@ class Service:
         stack.callback(store.close)
         journal = Journal(store, self.clock)
         stack.callback(journal.close)
+        same_boot = node_time.go_on(self.clock, journal)
         rows = _read_rows(journal)
         source = self._make_gpus(_held_gpus(rows))
         stack.callback(source.close)
@@ -188,13 +190,13 @@ class Service:
             )
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
-        state = restore(settings.core, rows, self.clock.monotonic_ns(), self.clock.wall_ns())
+        state = restore(settings.core, rows, self.clock.monotonic_ns())
         base = Foundation(
             settings, self.loop, self._selector, self.clock, store, journal, source, reading,
             self._supervisor, gate, no_gate, launcher, self._page,
         )  # fmt: skip
         parts = self.parts = ManagerParts(base, state, stack)
-        parts.daemon.resume(reading)
+        parts.daemon.resume(reading, same_boot=same_boot)
         self._reside(stack)
         self._watch_devices(stack)
         control.start(parts.operations())

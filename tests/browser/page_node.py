@@ -140,6 +140,8 @@ class World:
                     "record": len(rows), "task": f"t{len(rows)}", "env": env, "user": env,
                     "job": None, "gpus": [gpu["uuid"]], "gpu_indices": [gpu["index"]],
                     "command": chance.choice(COMMANDS), "asked": began - 60, "began": began,
+                    "waited_seconds": 60, "waited_at_least": False, "ran_seconds": held_s,
+                    "ran_at_least": False,
                     "ended": None if began + held_s > self.now else began + held_s,
                     "why": "released",
                 })  # fmt: skip
@@ -173,10 +175,12 @@ class World:
             "memory_named_bytes": None, "priority": "normal", "time_limit_seconds": 3_600,
             "after": [], "restarts": 0, "max_restarts": 0, "interruptions": 0, "resumes": None,
             "submitted": ended - 4_000, "entered": ended - 4_000, "started": ended - 3_000,
-            "ended": ended, "cwd": "/home/alice/work", "place": None,
+            "waited_seconds": 1_000, "waited_at_least": False, "ran_seconds": 3_000,
+            "ran_at_least": False, "ended": ended, "cwd": "/home/alice/work", "place": None,
             "attempts": [
                 {"number": 1, "started": ended - 3_000, "ended": ended, "gpus": ["GPU-00000000"],
                  "gpu_indices": [0], "exit_code": 0, "signal": None, "why": "", "cause": "ended",
+                 "ran_seconds": 3_000, "ran_at_least": False,
                  "log_tail": "epoch 9: loss 0.31\nsaved last.pt"}
             ],
             "deeds": [{"time": ended - 4_000, "who": ENVS[0], "what": "submitted"}],

@@ -152,6 +152,8 @@ def test_a_timeline_of_a_long_history_is_bounded(chromium: Any) -> None:
                 "asked_wall_ns": first_ns + number * SECOND_NS,
                 "granted_wall_ns": first_ns + number * SECOND_NS,
                 "ended_wall_ns": first_ns + (number + 2) * SECOND_NS,
+                "asked_ns": number * SECOND_NS, "granted_ns": number * SECOND_NS,
+                "ended_ns": (number + 2) * SECOND_NS,
             }))
             for number in range(1, LONG_PAST + 1)
         )  # fmt: skip

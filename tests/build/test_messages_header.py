@@ -16,8 +16,8 @@ COMMENT = re.compile(r"/\*.*?\*/|^\s*#include.*?$", re.DOTALL | re.MULTILINE)
 PROGRAM_ROOMS = ("jobs", "supervisor", "runner")
 """Rooms of programs that print and send lines in many ways: no literal of theirs has words."""
 RECORDS = {
-    "nodemgr: job %s", "started %lld %ld %llu %lu", "ended %lld %s %s %d %s", "running %s %s",
-    "nodemgr-order 1", "libnss_%s.so.2", "claim.%ld.%llu", "%s.ended.%.48s",
+    "nodemgr: job %s", "started %lld:%lld %ld %llu %lu", "ended %lld:%lld %s %s %d %s",
+    "running %s %s", "nodemgr-order 1", "libnss_%s.so.2", "claim.%ld.%llu", "%s.ended.%.48s",
 }  # fmt: skip
 """Titles, names and records that programs read."""
 

@@ -288,6 +288,7 @@ def record(**changes: Any) -> dict[str, Any]:
         "gpus_new_index": [0], "gpus_reused_index": [1], "grant_bytes": [12 * 2**30],
         "remaining_gpus": 0, "remaining_memory_bytes": None,
         "asked_wall_ns": 10**18, "granted_wall_ns": 10**18 + 1_500_000_000, "ended_wall_ns": None,
+        "waited_seconds": 1.5, "waited_at_least": False,
         "why": None, **changes,
     }  # fmt: skip
 

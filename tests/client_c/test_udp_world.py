@@ -342,7 +342,7 @@ class World:
             (kind, key, encoding.decode(kind, text))
             for (kind, key), text in self.store.rows.items()
         ]
-        self._start(restore(self.config, rows, self.clock.monotonic_ns(), self.clock.wall_ns()))
+        self._start(restore(self.config, rows, self.clock.monotonic_ns()))
 
     # -- the network --
 

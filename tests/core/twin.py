@@ -68,7 +68,7 @@ class TwinNode(Node):
         rows = [
             (kind, key, encoding.decode(kind, data)) for (kind, key), data in self.store.items()
         ]
-        twin = restore(self.config, rows, self.now_ns, self.wall_ns)
+        twin = restore(self.config, rows, self.now_ns)
         for name in DECLARED:
             if name not in FORGOTTEN:
                 assert _plain(getattr(twin, name)) == _plain(getattr(self.state, name)), name

@@ -201,7 +201,7 @@ class Node:
             (kind, key, encoding.decode(kind, data)) for (kind, key), data in self.store.items()
         ]
         self.orders = []
-        self.state = restore(self.config, rows, self.now_ns, self.wall_ns)
+        self.state = restore(self.config, rows, self.now_ns)
         assert promises.check(self.state) == []
         self.limits = self._open_limits()  # the new manager writes the limits of its rows
         self.beats = {key: self.now_ns for key, _ in self.state.watched()}

@@ -303,7 +303,7 @@ def dump(path: Path) -> list[str]:
     """A database as lines of SQL, with the numbers by which a manager knows its own."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute(
-            "UPDATE meta SET value = ? WHERE key = 'boot_id'", (str(uuid.UUID(int=0)),)
+            "UPDATE meta SET value = ? WHERE key = 'boots'", (f'[["{uuid.UUID(int=0)}",0]]',)
         )
         numbers = [
             f"PRAGMA {name} = {database.execute(f'PRAGMA {name}').fetchone()[0]};"

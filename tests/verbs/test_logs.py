@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from client_plugin.verbs.commands import history, logs
+from client_plugin.verbs.presentation import cells
 from client_plugin.ways.choice import Way
 
 
@@ -70,10 +71,19 @@ def test_a_start_that_comes_and_ends_between_two_looks_is_shown(
 def test_an_array_in_the_history_has_waited_as_long_as_its_last_job() -> None:
     same = {"state": "done", "signal": None, "exit_code": 0, "why": "", "attempts": []}
     rows = [
-        {**same, "job": f"j1.{index}", "entered": 100, "started": started, "ended": started + 5}
-        for index, started in enumerate((100, 160))
+        {
+            **same,
+            "job": f"j1.{index}",
+            "started": 100,
+            "ended": 165,
+            "waited_seconds": waited,
+            "waited_at_least": False,
+            "ran_seconds": None,
+            "ran_at_least": False,
+        }
+        for index, waited in enumerate((0.0, 60.5))
     ]
     (together,) = history.folded(rows)
     assert together["job"] == "j1 (2 jobs)"
-    assert history._waited(together) == 60
-    assert history._waited(rows[0]) == 0
+    assert cells.duration(together, "waited") == "1 min"
+    assert cells.duration(rows[0], "waited") == "0 s"

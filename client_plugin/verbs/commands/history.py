@@ -34,8 +34,8 @@ COLUMNS = (
     Column("CLASS", cells.task_class, spare=6, optional=True),
     Column("SHARE", cells.share, right=True, spare=6, optional=True),
     Column("STARTS", lambda j: len(j["attempts"]) or None, right=True, spare=4),
-    Column("WAITED", lambda j: tables.seconds(_waited(j)), right=True, spare=3),
-    Column("RAN", lambda j: tables.seconds(_between(j, "started", "ended")), right=True),
+    Column("WAITED", lambda j: cells.duration(j, "waited"), right=True, spare=3),
+    Column("RAN", lambda j: cells.duration(j, "ran"), right=True),
     Column("PEAK", cells.peak, right=True, spare=6, optional=True),
     Column("PREDICTED", cells.predicted, right=True, spare=6, optional=True),
     Column("ENDED", lambda j: _moment(j["ended"])),
@@ -47,7 +47,7 @@ COLUMNS = (
 ATTEMPTS = (
     Column("START", lambda a: a["number"], right=True),
     Column("STARTED", lambda a: _moment(a["started"])),
-    Column("RAN", lambda a: tables.seconds(_between(a, "started", "ended")), right=True),
+    Column("RAN", lambda a: cells.duration(a, "ran"), right=True),
     Column("PEAK", cells.peak, right=True, optional=True),
     Column("EXIT", lambda a: exit_word(a), right=True),
     Column("GPUS", lambda a: tables.gpu_list(a["gpu_indices"])),
@@ -69,7 +69,7 @@ TASKS = (
     Column("ENV", lambda t: t["env"]),
     Column("JOB", lambda t: t["job"], optional=True),
     Column("STARTED", lambda t: _moment(t["began"])),
-    Column("RAN", lambda t: tables.seconds(_between(t, "began", "ended")), right=True),
+    Column("RAN", lambda t: cells.duration(t, "ran"), right=True),
     Column("BEGAN ON", lambda t: tables.gpu_list(t["gpu_indices"])),
     Column("USER", lambda t: t["user"], spare=5),
     Column("WHY", lambda t: t["why"] or None, spare=1),
@@ -91,16 +91,6 @@ def exit_word(row: TableRow) -> Optional[str]:
     if row["signal"]:
         return f"signal {row['signal']}"
     return None if row["exit_code"] is None else str(row["exit_code"])
-
-
-def _between(row: TableRow, first: str, last: str) -> Optional[int]:
-    began, ended = row[first], row[last]
-    return None if began is None or ended is None else max(0, ended - began)
-
-
-def _waited(row: TableRow) -> Optional[int]:
-    """Of an array the longest wait of its jobs."""
-    return row["waited"] if "waited" in row else _between(row, "entered", "started")
 
 
 def _moment(wall_s: Optional[int]) -> Optional[str]:
@@ -127,14 +117,19 @@ def _together(group: List[TableRow]) -> TableRow:
         if all(row[key] == last[key] for row in group)
     }
     began = [row["started"] for row in group if row["started"] is not None]
-    waits = [waited for row in group if (waited := _between(row, "entered", "started")) is not None]
     return {
         **last, "signal": None, "exit_code": None, "why": "", **same,
         "job": f"{last['job'].partition('.')[0]} ({len(group)} jobs)",
         "attempts": [attempt for row in group for attempt in row["attempts"]],
-        "started": min(began, default=None), "waited": max(waits, default=None),
+        "started": min(began, default=None), **_longest(group, "waited"), **_longest(group, "ran"),
         "peak_bytes": max([row.get("peak_bytes") or 0 for row in group]) or None,
     }  # fmt: skip
+
+
+def _longest(group: List[TableRow], name: str) -> TableRow:
+    """The longest wait or run of these jobs."""
+    row = max(group, key=lambda row: row[f"{name}_seconds"] or -1)
+    return {key: row[key] for key in (f"{name}_seconds", f"{name}_at_least")}
 
 
 def run(said: Said) -> int:

@@ -34,7 +34,8 @@ COLUMNS = (
 
 
 def hours(row: TableRow) -> str:
-    return f"{row['gpu_seconds'] / 3_600:.{1 if row['gpu_seconds'] >= 36_000 else 2}f}"
+    least = "at least " if row["gpu_seconds_at_least"] else ""
+    return f"{least}{row['gpu_seconds'] / 3_600:.{1 if row['gpu_seconds'] >= 36_000 else 2}f}"
 
 
 def percent(row: TableRow) -> str:

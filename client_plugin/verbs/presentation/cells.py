@@ -19,6 +19,12 @@ AT_LEAST = "nvml_at_least"
 """The `idle_source` of a time that may be longer."""
 
 
+def duration(row: TableRow, name: str) -> Optional[str]:
+    """A measured time; across a reboot of the node only its measured parts are known."""
+    value = tables.seconds(row[f"{name}_seconds"])
+    return f"at least {value}" if row[f"{name}_at_least"] else value
+
+
 def pids(task: TableRow, inside: bool) -> str:
     """The PIDs: the node's own on the node, those of the container in a container, if any."""
     locations = task.get("places") if inside else None

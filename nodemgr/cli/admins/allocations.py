@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, SizeColumn, TableRow
 from client_plugin.ways import choice, locations
 from client_plugin.ways.choice import Whom
@@ -30,7 +30,7 @@ COLUMNS = (
     Column("GRANTED", lambda a: tables.wall_time(a["granted_wall_ns"])),
     Column(
         "WAITED",
-        lambda a: tables.seconds((a["granted_wall_ns"] - a["asked_wall_ns"]) / 1e9),
+        lambda a: cells.duration(a, "waited"),
         right=True,
         spare=4,
     ),

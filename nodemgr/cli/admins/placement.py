@@ -328,9 +328,9 @@ def _history(run_dir: str | None) -> list[TraceJob]:
         if before is None:
             break
     found = sorted(
-        (row["entered"] or row["started"], max(1, row["ended"] - row["started"]), row["gpus"])
+        (row["entered"] or row["started"], max(1, int(row["ran_seconds"])), row["gpus"])
         for row in rows
-        if row["state"] == "done" and row["started"] is not None and row["gpus"]
+        if row["state"] == "done" and row["ran_seconds"] is not None and row["gpus"]
     )
     if not found:
         raise Fault(messages.NO_HISTORY(), Exit.FAILED)

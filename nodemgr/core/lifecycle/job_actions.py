@@ -172,7 +172,15 @@ def hold(draft: Draft, event: HoldJob, now_ns: int) -> None:
         held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, messages.WAS_HELD())
         why = reasons.held_by(event.by)
         draft.put_job(
-            jobs.changed(draft, held, JobEvent.HOLD, JobState.HELD, why=why, resumes_wall_ns=None)
+            jobs.changed(
+                draft,
+                held,
+                JobEvent.HOLD,
+                JobState.HELD,
+                why=why,
+                resumes_wall_ns=None,
+                resumes_ns=None,
+            )
         )
         draft.publish("job.held", {**jobs.facts(job), "by": event.by})
 

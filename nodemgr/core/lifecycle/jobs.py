@@ -121,8 +121,10 @@ def enqueue(
         JobState.QUEUED,
         request_id=request.request_id,
         entered_wall_ns=wall_ns,
+        entered_ns=now_ns,
         queued_ns=request.queued_ns,
         resumes_wall_ns=None,
+        resumes_ns=None,
     )
     draft.put_job(job)
     draft.wake_scheduler()
@@ -229,12 +231,16 @@ def _under_way(draft: Draft, job_id: str, attempt: int) -> Job | None:
     return job if job is not None and job.state in UNDER_WAY and job.attempt == attempt else None
 
 
-def started(draft: Draft, event: JobStarted, _now_ns: int) -> None:
+def started(draft: Draft, event: JobStarted, now_ns: int) -> None:
     job = _under_way(draft, event.job_id, event.attempt)
     if job is None or job.attempts[-1].started_wall_ns is not None:
         return  # told again, after a restart
     state = JobState.RUNNING if job.state is JobState.STARTING else job.state
-    attempt = replace(job.attempts[-1], started_wall_ns=event.wall_ns)
+    attempt = replace(
+        job.attempts[-1],
+        started_wall_ns=event.wall_ns,
+        started_ns=_measured(event.at_ns, job.entered_ns, now_ns),
+    )
     draft.put_job(
         changed(
             draft,
@@ -270,7 +276,7 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     said = _said(event)
     cause = _cause(job, event, said)
     task = None if job.task_id is None else draft.tasks[job.task_id]
-    job = _close(job, event, said, cause, task)
+    job = _close(job, event, said, cause, task, now_ns)
     had_process = task is not None and task.had_process
     if task is not None:
         why = said or messages.JOB_DONE()
@@ -314,12 +320,8 @@ def _failed(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) 
 
 def _await_gpu_report(draft: Draft, job: Job, said: str, now_ns: int, wall_ns: int) -> None:
     """The job pauses for GPU_REPORT_NS; then the failure is its own, unless a GPU of it failed."""
-    resumes_wall_ns = wall_ns + endings.GPU_REPORT_NS
-    draft.put_job(
-        changed(
-            draft, job, JobEvent.END, JobState.PAUSED, why=said, resumes_wall_ns=resumes_wall_ns
-        )
-    )
+    resumes = _resumes(now_ns, wall_ns, endings.GPU_REPORT_NS)
+    draft.put_job(changed(draft, job, JobEvent.END, JobState.PAUSED, why=said, **resumes))
     draft.schedule((PAUSE, job.job_id), now_ns + endings.GPU_REPORT_NS)
 
 
@@ -373,9 +375,9 @@ def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: i
 
 def _back(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> Job:
     """The job goes back to its old place, with its old stamp."""
-    since_wall_ns = wall_ns if job.entered_wall_ns is None else min(wall_ns, job.entered_wall_ns)
-    waited_ns = wall_ns - since_wall_ns
-    return enqueue(draft, job, event, now_ns - waited_ns, since_wall_ns, job.queued_ns)
+    if job.entered_wall_ns is not None and job.entered_ns is not None:
+        now_ns, wall_ns = min(now_ns, job.entered_ns), job.entered_wall_ns
+    return enqueue(draft, job, event, now_ns, wall_ns, job.queued_ns)
 
 
 def _said(event: JobEnded) -> str:
@@ -407,17 +409,29 @@ def gpu_lost(draft: Draft, job: Job, uuid: Uuid) -> None:
     draft.put_job(replace(job, attempts=(*job.attempts[:-1], attempt)))
 
 
-def _close(job: Job, event: JobEnded, said: str, cause: Cause, task: Task | None) -> Job:
+def _measured(at_ns: int | None, least_ns: int | None, now_ns: int) -> int:
+    """The time of a report, on the node's clock: at least the time of what came before it."""
+    return now_ns if at_ns is None else min(max(at_ns, least_ns or 0), now_ns)
+
+
+def _close(
+    job: Job, event: JobEnded, said: str, cause: Cause, task: Task | None, now_ns: int
+) -> Job:
     """`task`: its lease. A ledger without any memory of it did not see the program."""
     last = job.attempts[-1]
     peak_bytes = None if task is None else leasing.with_peak(task, event.peak_bytes).peak_bytes
     started_wall_ns = (
         event.started_wall_ns if last.started_wall_ns is None else last.started_wall_ns
     )
+    started_ns = last.started_ns
+    if started_ns is None and started_wall_ns is not None:
+        started_ns = _measured(event.started_ns, job.entered_ns, now_ns)
     attempt = replace(
         last,
         started_wall_ns=started_wall_ns,
         ended_wall_ns=event.wall_ns,
+        started_ns=started_ns,
+        ended_ns=_measured(event.at_ns, started_ns, now_ns),
         exit_code=event.exit_code,
         signal=event.signal,
         why=said,
@@ -437,9 +451,7 @@ def _ran_ns(job: Job) -> int:
     """How long its last attempt ran."""
     last = job.attempts[-1]
     return (
-        0
-        if last.started_wall_ns is None or last.ended_wall_ns is None
-        else last.ended_wall_ns - last.started_wall_ns
+        0 if last.started_ns is None or last.ended_ns is None else last.ended_ns - last.started_ns
     )
 
 
@@ -484,10 +496,8 @@ def _pause(
     """The job is in no queue and reserves nothing; `job.why` is the reason of its end."""
     count = endings.interruptions(draft.config, job.interruptions, ran_ns)
     pause_ns = endings.pause_ns(draft.config, count)
-    resumes_wall_ns = wall_ns + pause_ns
-    job = changed(
-        draft, job, event, JobState.PAUSED, interruptions=count, resumes_wall_ns=resumes_wall_ns
-    )
+    resumes = _resumes(now_ns, wall_ns, pause_ns)
+    job = changed(draft, job, event, JobState.PAUSED, interruptions=count, **resumes)
     draft.put_job(job)
     draft.schedule((PAUSE, job.job_id), now_ns + pause_ns)
     more = {
@@ -499,18 +509,13 @@ def _pause(
     draft.publish("job.paused", {**facts(job), "attempt": job.attempt, **more})
 
 
-def still_paused(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
-    """After a restart: pauses for the rest of the pause.
+def _resumes(now_ns: int, wall_ns: int, pause_ns: int) -> dict[str, int]:
+    return {"resumes_wall_ns": wall_ns + pause_ns, "resumes_ns": now_ns + pause_ns}
 
-    A clock that was set back does not make it longer.
-    """
-    left_ns = (job.resumes_wall_ns or wall_ns) - wall_ns
-    most_ns = (
-        endings.GPU_REPORT_NS
-        if reasons.awaits_gpu_report(job)
-        else endings.pause_ns(draft.config, job.interruptions)
-    )
-    draft.schedule((PAUSE, job.job_id), now_ns + max(0, min(left_ns, most_ns)))
+
+def still_paused(draft: Draft, job: Job, now_ns: int) -> None:
+    """After a restart: pauses for the rest of the pause."""
+    draft.schedule((PAUSE, job.job_id), max(now_ns, job.resumes_ns or now_ns))
 
 
 def resume(
@@ -604,6 +609,7 @@ def _leave(
         after=(),
         ended_wall_ns=wall_ns,
         resumes_wall_ns=None,
+        resumes_ns=None,
     )
     draft.history[job.job_id] = Ended(job, draft.specs[job.spec_id])
     draft.drop_job(job.job_id)

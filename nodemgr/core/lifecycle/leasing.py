@@ -371,7 +371,7 @@ def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_n
     if task.suspension is not Suspension.NONE:
         _drop_resume(draft, task)
     draft.drop_task(task)
-    _close_record(draft, task, why, wall_ns)
+    _close_record(draft, task, why, now_ns, wall_ns)
     draft.wake_scheduler()
     draft.publish(
         "task.ended",
@@ -678,6 +678,8 @@ def _open_record(
         remaining_memory_bytes=accounting.env_remaining(draft, task.env),
         asked_wall_ns=request.since_wall_ns,
         granted_wall_ns=task.since_wall_ns,
+        asked_ns=min(request.since_ns, task.since_ns),
+        granted_ns=task.since_ns,
         user=_user(draft, request),
         job_id=request.job_id,
         chosen=chosen,
@@ -692,10 +694,11 @@ def _user(draft: Draft, request: Request) -> str:
     return request.askers[0].user
 
 
-def _close_record(draft: Draft, task: Task, why: str, wall_ns: int) -> None:
+def _close_record(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
     record = draft.records.get(task.task_id)
     if record is not None:
-        draft.records.put(task.task_id, replace(record, ended_wall_ns=wall_ns, why=why))
+        ended = replace(record, ended_wall_ns=wall_ns, ended_ns=now_ns, why=why)
+        draft.records.put(task.task_id, ended)
 
 
 # -- answers to processes: one without a connection gets its answer when it comes back

@@ -16,9 +16,7 @@ from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import STORED, State
 
 
-def restore(
-    config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int, wall_ns: int
-) -> State:
+def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int) -> State:
     """The state of the store's rows (kind, key, dataclass).
 
     All processes count as heard now and as disconnected, and every waiter is away. The edge then
@@ -32,7 +30,7 @@ def restore(
     for kind, key, value in sorted(_known(rows), key=lambda row: (order[row[0]], _age(row[2]))):
         _PUT[kind](draft, key, value, now_ns)
         if isinstance(value, Job) and value.state is JobState.PAUSED:
-            jobs.still_paused(draft, value, now_ns, wall_ns)
+            jobs.still_paused(draft, value, now_ns)
         if isinstance(value, (Request, Job)):  # a job may go back to where it waited
             state.queue_ahead_ns = max(state.queue_ahead_ns, value.queued_ns + 1 - now_ns)
     state.service_ahead_ns = (draft.counters.get(SERVICE) or now_ns) - now_ns

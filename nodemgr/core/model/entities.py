@@ -2,8 +2,9 @@
 
 Knows: the terms of docs/ARCHITECTURE.md as frozen dataclasses (values.py).
 Must not know: clocks, sockets, files, the wire.
-Times are integers in nanoseconds. `_ns` is the monotonic clock (deadlines). `_wall_ns` counts from
-the Unix epoch (for people; never compared). Memory is in bytes. UUIDs name GPUs everywhere.
+Times are integers in nanoseconds. `_ns` is the node's clock (edge/host/clock.py): deadlines and
+durations. `_wall_ns` counts from the Unix epoch (for people; never subtracted). Memory is in bytes.
+UUIDs name GPUs everywhere.
 Every dataclass here except Config, Violation, Progress and Outlook is a row of the store
 (core/model/encoding.py).
 Tables of the state hold the data that a restart loses: connections, disconnected waiters, reasons.
@@ -564,7 +565,7 @@ class Task:
     """The length of its suspensions until now: its time limit and deadline move by it."""
     restored_ns: int | None = None
     """When it had its memory again after its last suspension."""
-    exempt_until_wall_ns: int | None = None
+    exempt_until_ns: int | None = None
     """Until then the idle policy takes nothing from it (`nodemgr keep`)."""
     memory_most_bytes: int | None = None
     """Per GPU: its grants grow up to here, and `memory_bytes` is the least; None: no range."""
@@ -940,6 +941,8 @@ class Attempt:
     """Of an elastic job: the last RETAINED_RESIZES."""
     peak_bytes: int | None = None
     """The most that it had on one of its GPUs, by the ledger; None: not known, or not ended."""
+    started_ns: int | None = None
+    ended_ns: int | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -1018,6 +1021,8 @@ class Job:
     """The last RETAINED_ATTEMPTS. The last one is under way in STARTING, RUNNING and STOPPING."""
     deeds: tuple[HistoryEntry, ...] = ()
     """The last RETAINED_HISTORY_ENTRIES."""
+    entered_ns: int | None = None
+    resumes_ns: int | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -1093,6 +1098,9 @@ class Record:
     """Why its fresh GPUs were chosen, one line; empty: by the order `spread`."""
     resizes: tuple[Resize, ...] = ()
     """Of an elastic task: the last RETAINED_RESIZES."""
+    asked_ns: int = 0
+    granted_ns: int = 0
+    ended_ns: int | None = None
 
 
 @value

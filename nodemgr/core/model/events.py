@@ -530,6 +530,8 @@ class JobStarted:
     attempt: int
     pid: int | None
     wall_ns: int
+    at_ns: int | None = None
+    """On the node's clock; None: now."""
 
 
 @value
@@ -551,6 +553,10 @@ class JobEnded:
 
     None: not known.
     """
+    started_ns: int | None = None
+    """On the node's clock; None: not known."""
+    at_ns: int | None = None
+    """On the node's clock; None: now."""
 
 
 @value

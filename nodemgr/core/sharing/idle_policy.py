@@ -49,13 +49,12 @@ def seen(draft: Draft, event: IdleSeen, now_ns: int) -> None:
     draft.wake_scheduler()
 
 
-def keep(draft: Draft, event: KeepTask, _now_ns: int) -> None:
+def keep(draft: Draft, event: KeepTask, now_ns: int) -> None:
     """No policy acts on the task until then."""
     task = draft.tasks.get(administration.present_id(draft, event.task_id))
     if task is None or event.env not in (None, task.env):
         return
-    until_wall_ns = event.wall_ns + event.for_ms * MS
-    draft.put_task(replace(task, exempt_until_wall_ns=until_wall_ns))
+    draft.put_task(replace(task, exempt_until_ns=now_ns + event.for_ms * MS))
     draft.idle_warned.drop(task.task_id)
 
 
@@ -66,7 +65,7 @@ def give_room(
     if result.answer is not Shortage.NODE:
         return
     idle = preemption.victims(
-        draft, result.ask, result.rows, lambda task: may_go(draft, task, now_ns, wall_ns)
+        draft, result.ask, result.rows, lambda task: may_go(draft, task, now_ns)
     )
     named = {task.task_id for task in idle}
     for task_id in [task_id for task_id in draft.idle_warned if task_id not in named]:
@@ -79,12 +78,12 @@ def give_room(
             _act(draft, task, request, now_ns, wall_ns)
 
 
-def may_go(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> bool:
+def may_go(draft: Draft, task: Task, now_ns: int) -> bool:
     """Whether the policy of its env's quota allows an action on the task now."""
     env, since_ns = draft.envs.get(task.env), draft.idle_since.get(task.task_id)
     if env is None or env.quota.idle_ms is None or since_ns is None:
         return False
-    if now_ns - since_ns < env.quota.idle_ms * MS or (task.exempt_until_wall_ns or 0) > wall_ns:
+    if now_ns - since_ns < env.quota.idle_ms * MS or (task.exempt_until_ns or 0) > now_ns:
         return False
     if env.quota.when_idle == "release":
         return task.job_id is None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from nodemgr.core.model import job_ids, messages
 from nodemgr.core.model.entities import (
+    MS,
     UNDER_WAY,
     Attempt,
     GpuRange,
@@ -311,13 +312,28 @@ def place(state: State, standings: notify.Standings, job: Job) -> tuple[int | No
     return (None, _reason(job)) if request is None else standings.of(request)
 
 
-def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool) -> JobRow:
+IsLeast = Callable[[int, int], bool]
+"""Whether more time passed between two times of the node's clock than it measured."""
+
+
+def duration(name: str, from_ns: int | None, to_ns: int | None, is_least: IsLeast) -> JobRow:
+    """The seconds between, and whether they are the least that it can have been."""
+    if from_ns is None or to_ns is None or to_ns < from_ns:
+        return {f"{name}_seconds": None, f"{name}_at_least": False}
+    at_least = is_least(from_ns, to_ns)
+    return {f"{name}_seconds": (to_ns - from_ns) // MS / 1_000, f"{name}_at_least": at_least}
+
+
+def told(
+    job: Job, cwd: str | None, index_of: Mapping[str, int], is_least: IsLeast, *, tails: bool
+) -> JobRow:
     """All known facts of a job.
 
     `cwd`: its directory, if the store still has it. `tails`: also the last lines that its attempts
     wrote.
     """
     last = last_attempt(job)
+    started_ns, ended_ns = (None, None) if last is None else (last.started_ns, last.ended_ns)
     return {
         "job": job.job_id,
         "env": job.env,
@@ -345,10 +361,12 @@ def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool)
         "entered": _seconds(job.entered_wall_ns),
         "started": _seconds(job.started_wall_ns),
         "ended": _seconds(job.ended_wall_ns),
+        **duration("waited", job.entered_ns, started_ns, is_least),
+        **duration("ran", started_ns, ended_ns, is_least),
         "cwd": cwd,
         "place": job.run.place or None,
         "peak_bytes": max([one.peak_bytes or 0 for one in job.attempts], default=0) or None,
-        "attempts": [_attempt(attempt, index_of, tails) for attempt in job.attempts],
+        "attempts": [_attempt(attempt, index_of, is_least, tails) for attempt in job.attempts],
         "deeds": [
             {"time": entry.wall_ns // SECOND_NS, "who": entry.who, "what": entry.what}
             for entry in job.deeds
@@ -360,11 +378,14 @@ def last_attempt(job: Job) -> Attempt | None:
     return job.attempts[-1] if job.attempts else None
 
 
-def _attempt(attempt: Attempt, index_of: Mapping[str, int], tails: bool) -> JobRow:
+def _attempt(
+    attempt: Attempt, index_of: Mapping[str, int], is_least: IsLeast, tails: bool
+) -> JobRow:
     row = {
         "number": attempt.number,
         "started": _seconds(attempt.started_wall_ns),
         "ended": _seconds(attempt.ended_wall_ns),
+        **duration("ran", attempt.started_ns, attempt.ended_ns, is_least),
         "gpus": list(attempt.gpus),
         "gpu_indices": [index_of.get(uuid) for uuid in attempt.gpus],
         "chosen": attempt.chosen or None,

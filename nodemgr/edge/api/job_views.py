@@ -169,11 +169,11 @@ class JobViews:
         directories = self._directories([*living, *(row.job for row in ended)])
         waits = {**job_rows.expectation(None, 0, 0), "position": None, "reason": ""}
         past = {} if tails else waits  # in one list all rows have the same keys
-        rows = []
+        rows, index_of, is_least = [], self._index_of(), self._daemon.clock.is_least
         for start in range(0, len(ended), STORIES):
             for row in ended[start : start + STORIES]:
                 directory = directories.get(row.job.spec_id)
-                told = job_rows.told(row.job, directory, self._index_of(), tails=tails)
+                told = job_rows.told(row.job, directory, index_of, is_least, tails=tails)
                 rows.append({**told, **past})
             if start + STORIES < len(ended) or living:
                 yield
@@ -190,12 +190,13 @@ class JobViews:
         """Their rows as they are now; one that has ended meanwhile stands as it was."""
         state, rows = self._daemon.state, []
         standings = notify.Standings(state)
+        index_of, is_least = self._index_of(), self._daemon.clock.is_least
         present = [state.jobs.get(job.job_id, job) for job in living]
         for job, expected in zip(
             present, self._expected(job.request_id or "" for job in present), strict=True
         ):
             position, reason = job_rows.place(state, standings, job)
-            told = job_rows.told(job, directories.get(job.spec_id), self._index_of(), tails=tails)
+            told = job_rows.told(job, directories.get(job.spec_id), index_of, is_least, tails=tails)
             now = {"state": job_rows.job_state(state, job), "position": position, "reason": reason}
             rows.append({**told, **expected, **now})
         return rows
@@ -217,11 +218,14 @@ class JobViews:
 
         `before`: only those before this number of an earlier page.
         """
-        index_of = self._index_of()
+        index_of, is_least = self._index_of(), self._daemon.clock.is_least
 
         def told(past: HistoryQuery) -> JsonText:
             rows = past.history(env, since_wall_ns, before, limit)
-            jobs = [job_rows.told(row.ended.job, row.cwd, index_of, tails=False) for row in rows]
+            jobs = [
+                job_rows.told(row.ended.job, row.cwd, index_of, is_least, tails=False)
+                for row in rows
+            ]
             return _text(
                 {"history": jobs, "before": rows[0].number if len(rows) == limit else None}
             )
@@ -240,25 +244,25 @@ class JobViews:
 
         `before`: only those before this number of an earlier page.
         """
-        index_of = self._index_of()
+        index_of, is_least = self._index_of(), self._daemon.clock.is_least
 
         def told(past: HistoryQuery) -> JsonText:
             rows = past.leases(env, *span_wall_ns, before, limit)
-            leases = [_lease(number, record, index_of) for number, record in rows]
+            leases = [_lease(number, record, index_of, is_least) for number, record in rows]
             return _text({"leases": leases, "before": rows[-1][0] if len(rows) == limit else None})
 
         self._past.ask(env or "", told, answer_of_past(reply))
 
     def lease(self, env: str | None, task_id: str, reply: Reply) -> None:
         """One lease with its resizes, also after its end."""
-        index_of = self._index_of()
+        index_of, is_least = self._index_of(), self._daemon.clock.is_least
 
         def told(past: HistoryQuery) -> JsonText | OperationError:
             number = record_id(task_id)
             record = past.lease(env, number)
             if record is None:
                 return OperationError(jobs.NO_RECORD(task=task_id))
-            return _text({"tasks": [_lease(number, record, index_of)]})
+            return _text({"tasks": [_lease(number, record, index_of, is_least)]})
 
         self._past.ask(env or "", told, answer_of_past(reply))
 
@@ -272,13 +276,14 @@ class JobViews:
 
     def report(self, env: str | None, since_wall_ns: int, reply: Reply) -> None:
         """Each environment's share since then."""
-        now_wall_ns, gpus = self._daemon.clock.wall_ns(), len(self._daemon.state.gpus)
+        clock, gpus = self._daemon.clock, len(self._daemon.state.gpus)
+        now, boots_ns = (clock.wall_ns(), clock.monotonic_ns()), clock.boots_ns[1:]
         health = {"gpus": gpu_health.rows(self._daemon.state, env)}
         envs = sorted(name for name in self._daemon.state.envs if env in (None, name))
         self._past.ask(
             env or "",
             lambda past: _text(
-                {**past.report(env, since_wall_ns, now_wall_ns, gpus, envs), **health}
+                {**past.report(env, since_wall_ns, now, boots_ns, gpus, envs), **health}
             ),
             answer_of_past(reply),
         )
@@ -297,7 +302,12 @@ def answer_of_past(reply: Reply) -> Callable[[Any], None]:
     )
 
 
-def _lease(number: int, record: Mapping[str, Any], index_of: Mapping[str, int]) -> dict[str, Any]:
+def _lease(
+    number: int,
+    record: Mapping[str, Any],
+    index_of: Mapping[str, int],
+    is_least: job_rows.IsLeast,
+) -> dict[str, Any]:
     gpus = [*record["gpus_new"], *record["gpus_reused"]]
     ended_wall_ns = record["ended_wall_ns"]
     return {
@@ -313,6 +323,8 @@ def _lease(number: int, record: Mapping[str, Any], index_of: Mapping[str, int]) 
         "asked": record["asked_wall_ns"] // SECOND_NS,
         "began": record["granted_wall_ns"] // SECOND_NS,
         "ended": None if ended_wall_ns is None else ended_wall_ns // SECOND_NS,
+        **job_rows.duration("waited", record["asked_ns"], record["granted_ns"], is_least),
+        **job_rows.duration("ran", record["granted_ns"], record["ended_ns"], is_least),
         "why": record["why"],
         "resizes": job_rows.resizes(map(_resize, record.get("resizes", ())), index_of),
     }

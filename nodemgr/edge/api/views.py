@@ -18,7 +18,7 @@ from nodemgr.core.lifecycle.leasing import record_id
 from nodemgr.core.model.entities import Asker, Job, Process, Task
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.preference import chosen_line
-from nodemgr.core.views import figures, gpu_health, snapshot
+from nodemgr.core.views import figures, gpu_health, job_rows, snapshot
 from nodemgr.core.views.figures import UNKNOWN, Readings
 from nodemgr.core.views.snapshot import SECOND_NS
 from nodemgr.edge.api.task_rows import TaskRows, figures_text
@@ -292,6 +292,9 @@ class Views:
         records = self._daemon.journal.records(env, since_wall_ns, limit)
         for record in records:
             is_fresh = bool(record["gpus_new"])
+            asked_ns, granted_ns, ended_ns = map(record.pop, ("asked_ns", "granted_ns", "ended_ns"))
+            record |= job_rows.duration("waited", asked_ns, granted_ns, self._daemon.clock.is_least)
+            record |= job_rows.duration("ran", granted_ns, ended_ns, self._daemon.clock.is_least)
             record["chosen"] = chosen_line(record.get("chosen", ""), is_fresh=is_fresh)
             for name in ("gpus_new", "gpus_reused"):
                 record[name + "_index"] = [

@@ -81,7 +81,7 @@ class ComputeController:
         """The gates of a gated process's grant; None: it passes none."""
         try:
             self.gates.divide(spatial=self.has_mps())
-            files = self.gates.place(grant.task, grant.process, self._clock.monotonic_ns())
+            files = self.gates.place(grant.task, grant.process, self._clock.kernel_ns())
         except LaunchGateError as error:
             self._missed(grant, str(error))
             return None
@@ -119,7 +119,7 @@ class ComputeController:
 
     def _tick(self) -> None:
         self._timer = None
-        now_ns = self._clock.monotonic_ns()
+        now_ns = self._clock.kernel_ns()
         self.gates.beat(now_ns)
         if now_ns - self._read_ns >= READ_NS and not self._sensing:
             self._read_ns = now_ns
@@ -178,7 +178,7 @@ class ComputeController:
 
     def _judge(self, readings: Iterable[Reading], sampled: Sampled) -> None:
         """Pauses suspects, replaces pages, and reports the offences."""
-        now_ns = self._clock.monotonic_ns()
+        now_ns = self._clock.kernel_ns()
         members, separated = self._members(), self.gates.separated
         findings = list(self._overuse.judge(readings, members, sampled, separated))
         if self.gates.pause(self._overuse.paused):

@@ -38,7 +38,7 @@ from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.process_locations import ProcessLocations
-from nodemgr.edge.kernel.processes import ProcessTable, boot_id, pid_of
+from nodemgr.edge.kernel.processes import ProcessTable, pid_of
 from nodemgr.edge.ledger.peaks import Peaks
 from nodemgr.edge.ledger.registry import Beats, Ledgers
 from nodemgr.edge.rpc.wire import Fields
@@ -46,7 +46,6 @@ from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.suspension.hindrance import hindrance
 from nodemgr.edge.suspension.suspender import Suspender
 
-BOOT_META = "boot_id"
 """The store's key of the boot that its processes belong to."""
 
 
@@ -246,12 +245,9 @@ class Daemon:
         self.gpus.stop()
         self.processes.close()
 
-    def resume(self, reading: DriverReading) -> None:
+    def resume(self, reading: DriverReading, *, same_boot: bool) -> None:
         """Resumes the earlier manager's tasks and reports the processes that have died."""
         journal, node = self.journal, self.node
-        same_boot = journal.meta().get(BOOT_META) == boot_id()
-        if not same_boot:
-            journal.remember(BOOT_META, boot_id())
         gone = [
             key
             for key, pid in self.state.watched()

@@ -390,10 +390,24 @@ class Jobs:
 
     # -- reports of the factory (resource_factory.Listener) --
 
-    def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
-        self._engine.submit(events.JobStarted(job_id, attempt, pid, wall_ns))
+    def _of_boottime(self, boot_ns: int | None) -> int | None:
+        return None if boot_ns is None else self._clock.of_boottime(boot_ns)
 
-    def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
+    def started(
+        self, job_id: str, attempt: int, pid: int | None, wall_ns: int, boot_ns: int | None = None
+    ) -> None:
+        at_ns = self._of_boottime(boot_ns)
+        self._engine.submit(events.JobStarted(job_id, attempt, pid, wall_ns, at_ns))
+
+    def ended(
+        self,
+        job_id: str,
+        attempt: int,
+        status: Status,
+        log_tail: str,
+        wall_ns: int,
+        boot_ns: int | None = None,
+    ) -> None:
         job = self._state.jobs.get(job_id)
         if job is not None and job.attempt == attempt:
             try:
@@ -410,6 +424,8 @@ class Jobs:
             log_tail,
             status.started_wall_ns,
             wall_ns,
+            started_ns=self._of_boottime(status.started_boot_ns),
+            at_ns=self._of_boottime(boot_ns),
         )
 
         def notify() -> None:

@@ -34,7 +34,7 @@ FACTS_BYTES = 1_024
 """The first bytes of an order hold all fields but the user's own text."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
 _ENDED = (
-    r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)"
+    r"ended\.(?P<wall>[0-9]{1,20})(?::(?P<boot>[0-9]{1,20}))?\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)"
     r"\.(?P<cause>[0-4])"
 )
 _CLAIM = re.compile(
@@ -74,6 +74,8 @@ class Beginning:
     ticks: int
     audit: int = 0
     """The number of the audit session of its processes alone; 0: they have none."""
+    boot_ns: int | None = None
+    """By CLOCK_BOOTTIME; None: an earlier version's supervisor wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class End:
     signal: int | None
     cause: Cause
     why: str
+    boot_ns: int | None = None
 
 
 def is_job_name(name: str) -> bool:
@@ -463,27 +466,34 @@ def said_end(text: str) -> End | None:
 def record_line(fact: Beginning | End) -> tuple[bytes, int]:
     """The line of the record, as csrc/jobs/supervise.c writes it, and its place."""
     if isinstance(fact, Beginning):
-        text = f"started {fact.wall_ns} {fact.pid} {fact.ticks} {fact.audit}"
+        text = f"started {_times(fact)} {fact.pid} {fact.ticks} {fact.audit}"
     else:
         code, number = ("-" if value is None else value for value in (fact.exit_code, fact.signal))
-        text = f"ended {fact.wall_ns} {code} {number} {CAUSES.index(fact.cause)} {fact.why}"
+        text = f"ended {_times(fact)} {code} {number} {CAUSES.index(fact.cause)} {fact.why}"
     line = text.encode("utf-8", "replace")[: RECORD_LINE_BYTES - 2].ljust(RECORD_LINE_BYTES - 2)
     return line + b".\n", 0 if isinstance(fact, Beginning) else RECORD_LINE_BYTES
 
 
+def _times(fact: Beginning | End) -> str:
+    return f"{fact.wall_ns}" if fact.boot_ns is None else f"{fact.wall_ns}:{fact.boot_ns}"
+
+
 def _beginning(words: list[str]) -> Beginning | None:
-    """started WALL_NS PID TICKS AUDIT"""
-    numbers = [number for word in words[1:] if (number := _number(word)) is not None]
-    return (
-        Beginning(*numbers)
-        if words[:1] == ["started"] and len(words) == 5 and len(numbers) == 4
-        else None
-    )
+    """started WALL_NS[:BOOT_NS] PID TICKS AUDIT"""
+    if words[:1] != ["started"] or len(words) != 5:
+        return None
+    wall, _, boot = words[1].partition(":")
+    numbers = [number for word in (wall, *words[2:]) if (number := _number(word)) is not None]
+    if len(numbers) != 4:
+        return None
+    wall_ns, pid, ticks, audit = numbers
+    return Beginning(wall_ns, pid, ticks, audit, _number(boot))
 
 
 def _end(words: list[str]) -> End | None:
-    """ended WALL_NS EXIT|- SIGNAL|- CAUSE WHY…"""
-    wall_ns = _number(words[1]) if len(words) >= 5 and words[0] == "ended" else None
+    """ended WALL_NS[:BOOT_NS] EXIT|- SIGNAL|- CAUSE WHY…"""
+    wall, _, boot = "".join(words[1:2]).partition(":")
+    wall_ns = _number(wall) if len(words) >= 5 and words[0] == "ended" else None
     if wall_ns is None:
         return None
     why = "".join(char if char.isprintable() else "?" for char in " ".join(words[5:]))
@@ -494,6 +504,7 @@ def _end(words: list[str]) -> End | None:
         _number(words[3], MAX_SIGNAL),
         CAUSES[cause or 0],
         why,
+        _number(boot),
     )
 
 
@@ -504,4 +515,5 @@ def _end_by_name(claim: re.Match[str]) -> End | None:
         None if claim[key] == "-" else int(claim[key]) for key in ("exit", "signal")
     )
     why = NOT_WRITTEN if exit_code is None and number is None else ""
-    return End(int(claim["wall"]), exit_code, number, CAUSES[int(claim["cause"])], why)
+    cause, boot_ns = CAUSES[int(claim["cause"])], _number(claim["boot"] or "")
+    return End(int(claim["wall"]), exit_code, number, cause, why, boot_ns)

@@ -55,18 +55,29 @@ class Status:
     why: str = ""
     """The reason, as readable text; empty: the process ended by itself."""
     cause: Cause = Cause.OWN
+    started_boot_ns: int | None = None
 
 
 class ExecutorListener(Protocol):
     """Receives reports in the manager's loop, never from within a verb.
 
     Each attempt starts at most once and ends exactly once. Both reports may repeat for attempts
-    that were adopted or created again.
+    that were adopted or created again. `boot_ns`: the time by CLOCK_BOOTTIME; None: now.
     """
 
-    def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None: ...
+    def started(
+        self, job_id: str, attempt: int, pid: int | None, wall_ns: int, boot_ns: int | None = None
+    ) -> None: ...
 
-    def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
+    def ended(
+        self,
+        job_id: str,
+        attempt: int,
+        status: Status,
+        log_tail: str,
+        wall_ns: int,
+        boot_ns: int | None = None,
+    ) -> None:
         """No process of this attempt runs any more."""
 
     def requeued_before_start(self, job_id: str, attempt: int, why: str) -> None:

@@ -424,14 +424,18 @@ class NodeFactory:
         attempt.started = True
         if attempt.check_timer is not None:
             attempt.check_timer.cancel()
-        self._listener.started(*attempt.name, began.pid or None, began.wall_ns)
+        self._listener.started(*attempt.name, began.pid or None, began.wall_ns, began.boot_ns)
 
     def _record(self, attempt: _Attempt) -> tuple[Beginning | None, End | None]:
         """The supervisor's record.
 
-        In a container: times clamped, no PID (it is of that namespace).
+        In a container: times clamped, no PID (it is of that namespace). Of an earlier boot: as at
+        the begin of this one.
         """
         began, end = attempt.files.record()
+        if attempt.files.boot() != self._boot:
+            began = began and dataclasses.replace(began, boot_ns=0)
+            end = end and dataclasses.replace(end, boot_ns=0)
         if attempt.place:
             began, end = began and _possible(attempt, began), end and _possible(attempt, end)
         return began, end
@@ -625,14 +629,16 @@ class NodeFactory:
         if end is None:
             end = End(time.time_ns(), None, None, cause, otherwise)
         elif end.why == WITHDRAWN and attempt.why:
-            end = End(end.wall_ns, end.exit_code, end.signal, end.cause, attempt.why)
-        self._notify_ended(attempt, _status(began, end), end.wall_ns)
+            end = dataclasses.replace(end, why=attempt.why)
+        self._notify_ended(attempt, _status(began, end), end.wall_ns, end.boot_ns)
 
     def _end_soon(self, attempt: _Attempt, status: Status) -> None:
         """Reports the end later, not from within a verb."""
         self._loop.call_soon(self._notify_ended, attempt, status, time.time_ns())
 
-    def _notify_ended(self, attempt: _Attempt, status: Status, wall_ns: int) -> None:
+    def _notify_ended(
+        self, attempt: _Attempt, status: Status, wall_ns: int, boot_ns: int | None = None
+    ) -> None:
         if self._attempts.get(attempt.name) is not attempt:
             return
         del self._attempts[attempt.name]
@@ -643,7 +649,7 @@ class NodeFactory:
         self._forget_plans(attempt)
         attempt.files.forget_order()
         attempt.files.bound_log(self._log_bytes)
-        self._listener.ended(*attempt.name, status, attempt.files.log_tail(), wall_ns)
+        self._listener.ended(*attempt.name, status, attempt.files.log_tail(), wall_ns, boot_ns)
 
     def strays(self) -> list[AttemptName]:
         return sorted(self._strays.values())
@@ -681,10 +687,12 @@ def _possible(attempt: _Attempt, fact: _Fact) -> _Fact:
     first_ns, last_ns = attempt.files.begun_wall_ns(), time.time_ns()
     wall_ns = max(first_ns, min(fact.wall_ns, last_ns))
     if isinstance(fact, Beginning):
-        return Beginning(wall_ns, 0, 0)
+        return Beginning(wall_ns, 0, 0, boot_ns=fact.boot_ns)
     return dataclasses.replace(fact, wall_ns=wall_ns)
 
 
 def _status(began: Beginning | None, end: End) -> Status:
-    pid, started = (None, None) if began is None else (began.pid or None, began.wall_ns)
-    return Status("ended", pid, started, end.exit_code, end.signal, end.why, end.cause)
+    told = end.exit_code, end.signal, end.why, end.cause
+    if began is None:
+        return Status("ended", None, None, *told)
+    return Status("ended", began.pid or None, began.wall_ns, *told, began.boot_ns)

@@ -64,6 +64,9 @@ REASONS = {
 }
 
 
+CLOCK_SEEN = "clock_ns"
+
+
 class StoreFailed(Exception):
     """A commit failed and the database is unchanged, or a read failed. One line."""
 
@@ -252,8 +255,10 @@ class Store:
         self._hook.after(self._commits)
         self._check_log_size()
 
-    def add_gpu_minutes(self, rows: Sequence[GpuMinute]) -> None:
+    def add_gpu_minutes(self, rows: Sequence[GpuMinute], now_ns: int) -> None:
         """Writes them if that costs nothing that a grant needs. Raises StoreFailed: none is kept.
+
+        `now_ns` is noted as the last time of the node's clock (node_time.py).
 
         It takes no room of the reserve and waits for no other program. It is no numbered commit.
         """
@@ -266,6 +271,9 @@ class Store:
                 self._durable = False
             self._cursor.execute("BEGIN IMMEDIATE")
             gpu_minute_rows.write(self._cursor, rows)
+            self._cursor.execute(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)", (CLOCK_SEEN, str(now_ns))
+            )
             self._cursor.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()

@@ -257,7 +257,7 @@ class Journal:
         fault = self.fault
         if fault is None:
             try:
-                self._store.add_gpu_minutes(rows)
+                self._store.add_gpu_minutes(rows, self._clock.monotonic_ns())
             except StoreFailed as error:
                 fault = str(error)
         if (fault is not None) is not self._drops_minutes:
@@ -508,12 +508,10 @@ def _add_specs(batch: CommitBatch) -> None:
 def _history_row(ended: Ended) -> HistoryRow:
     job = ended.job
     ran_ms = None
-    if (
-        job.state is JobState.DONE
-        and job.started_wall_ns is not None
-        and job.ended_wall_ns is not None
-    ):
-        ran_ms = max(0, job.ended_wall_ns - job.started_wall_ns) // MS
+    if job.state is JobState.DONE and job.attempts:
+        started_ns, ended_ns = job.attempts[-1].started_ns, job.attempts[-1].ended_ns
+        if started_ns is not None and ended_ns is not None:
+            ran_ms = (ended_ns - started_ns) // MS
     ended_wall_ns, text = job.ended_wall_ns or 0, encoding.encode("history", ended)
     return HistoryRow(
         job.job_id,

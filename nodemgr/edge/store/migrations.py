@@ -10,10 +10,13 @@ Knows: SQL, files. Must not know: the meaning of a row.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from client_plugin.messages.form import MessageLine, stated
 from nodemgr.messages import node as messages
@@ -79,7 +82,69 @@ def _entering(_db: sqlite3.Connection) -> None:
     """Rows of arrays with elements that are still to be entered: no version before reads them."""
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables, _entering)
+def _durations(db: sqlite3.Connection) -> None:
+    """Times of the node's clock beside the wall times, of which durations were differences.
+
+    An earlier difference stays as it was, or is 0 where the clock was put back.
+    """
+    now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    ahead_ns = now_ns - time.time_ns()
+
+    def measured(row: dict[str, Any], *names: str) -> None:
+        """A time at least that of the one before it."""
+        least_ns = None
+        for name in names:
+            wall_ns = row.get(f"{name}_wall_ns")
+            if wall_ns is not None:
+                least_ns = row[f"{name}_ns"] = max(
+                    wall_ns + ahead_ns, least_ns or wall_ns + ahead_ns
+                )
+
+    def of_record(row: dict[str, Any]) -> None:
+        measured(row, "asked", "granted", "ended")
+
+    def of_job(row: dict[str, Any]) -> None:
+        measured(row, "entered")
+        measured(row, "resumes")
+        for attempt in row.get("attempts", ()):
+            measured(attempt, "started", "ended")
+
+    def of_task(row: dict[str, Any]) -> None:
+        row.pop("exempt_until_wall_ns", None)  # until the next `nodemgr keep`
+
+    changes: dict[str, Callable[[dict[str, Any]], None]] = {
+        "record": of_record, "job": of_job, "task": of_task,
+    }  # fmt: skip
+    for kind, change in changes.items():
+        _rewrite(db, "current", "key", change, f"kind = '{kind}'")
+    _rewrite(db, "records", "record_id", of_record)
+    _rewrite(db, "history", "number", lambda row: of_job(row["job"]))
+    boot = db.execute("SELECT value FROM meta WHERE key = 'boot_id'").fetchone()
+    if boot is not None:
+        db.execute("INSERT INTO meta VALUES ('boots', ?)", (json.dumps([[boot[0], 0]]),))
+        db.execute("DELETE FROM meta WHERE key = 'boot_id'")
+
+
+def _rewrite(
+    db: sqlite3.Connection,
+    table: str,
+    key: str,
+    change: Callable[[dict[str, Any]], None],
+    where: str = "1",
+) -> None:
+    rows = db.execute(f"SELECT {key}, value FROM {table} WHERE {where}").fetchall()
+    for name, text in rows:
+        row = json.loads(text)
+        change(row)
+        text = json.dumps(row, separators=(",", ":"))
+        db.execute(f"UPDATE {table} SET value = ? WHERE {key} = ? AND {where}", (text, name))
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    _tables,
+    _entering,
+    _durations,
+)
 """The n-th makes a store of version n out of one of version n - 1."""
 
 

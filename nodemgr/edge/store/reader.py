@@ -36,12 +36,17 @@ MAX_QUESTIONS = 8
 SECOND_NS = 1_000_000_000
 
 SPANS = """
-WITH held AS (
+WITH leases AS (
   SELECT env, json_extract(value, '$.gpus_new') AS news,
          json_extract(value, '$.gpus_reused') AS reused,
-         max(granted_wall_ns, :since) AS began,
-         min(coalesce(json_extract(value, '$.ended_wall_ns'), :now), :now) AS ended
+         json_extract(value, '$.granted_ns') AS granted,
+         min(coalesce(json_extract(value, '$.ended_ns'), :now_ns), :now_ns) AS ended,
+         CASE WHEN granted_wall_ns >= :since THEN :now_ns - json_extract(value, '$.granted_ns')
+         ELSE max(0, min(coalesce(json_extract(value, '$.ended_wall_ns'), :now), :now) - :since)
+         END AS most
   FROM records WHERE :env IS NULL OR env = :env
+), held AS (
+  SELECT env, news, reused, max(granted, ended - most) AS began, ended FROM leases
 ), spans AS (
   SELECT env, began, ended, gpu.value AS gpu
   FROM held, json_each(held.news) AS gpu WHERE ended > began
@@ -54,11 +59,14 @@ WITH held AS (
     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
   FROM spans
 )
-SELECT whose, sum(max(0, ended - max(began, coalesce(before, began)))) FROM seen GROUP BY whose
+SELECT whose, sum(max(0, ended - max(began, coalesce(before, began)))),
+  max(EXISTS (SELECT 1 FROM json_each(:boots) AS boot
+              WHERE began < boot.value AND boot.value <= ended))
+FROM seen GROUP BY whose
 """
 WAITS = """
 WITH waits AS (
-  SELECT env, max(0, granted_wall_ns - json_extract(value, '$.asked_wall_ns')) AS waited
+  SELECT env, json_extract(value, '$.granted_ns') - json_extract(value, '$.asked_ns') AS waited
   FROM records WHERE granted_wall_ns >= :since AND (:env IS NULL OR env = :env)
 ), ranked AS (
   SELECT env, waited, row_number() OVER (PARTITION BY env ORDER BY waited) AS place,
@@ -91,7 +99,7 @@ SELECT job_id, json_extract(value, '$.job.state'),
        json_extract(value, '$.job.attempts[#-1].signal'), json_extract(value, '$.job.why')
 FROM history WHERE job_id = :job OR (job_id >= :job || '.' AND job_id < :job || '/')
 """
-FIRST = "SELECT min(granted_wall_ns) FROM records"
+FIRST = "SELECT min(granted_wall_ns), min(json_extract(value, '$.granted_ns')) FROM records"
 
 
 class PastFault(Exception):
@@ -245,16 +253,30 @@ class HistoryQuery:
         return [AttemptOutcome(*row) for row in self._db.execute(OUTCOMES, {"job": job_id})]
 
     def report(
-        self, env: str | None, since_wall_ns: int, now_wall_ns: int, gpus: int, envs: list[str]
+        self,
+        env: str | None,
+        since_wall_ns: int,
+        now: tuple[int, int],
+        boots_ns: tuple[int, ...],
+        gpus: int,
+        envs: list[str],
     ) -> dict[str, Any]:
         """GPU time, waits and jobs of each env, and of the node if all are meant.
 
-        `gpus`: the number of the node's GPUs.
+        `now`: on the wall and the node's clock, which measures. `gpus`: the number of the node's
+        GPUs.
         """
-        first = self._db.execute(FIRST).fetchone()[0]
+        now_wall_ns, now_ns = now
+        first, first_ns = self._db.execute(FIRST).fetchone()
         began = min(max(since_wall_ns, first or since_wall_ns or now_wall_ns), now_wall_ns)
-        scope = {"env": env, "since": began, "now": now_wall_ns}
-        held = dict(self._db.execute(SPANS.format(whose="env"), scope).fetchall())
+        scope = {
+            "env": env, "since": began, "now": now_wall_ns, "now_ns": now_ns,
+            "boots": json.dumps(boots_ns),
+        }  # fmt: skip
+        held = {
+            name: (held_ns, bool(at_least))
+            for name, held_ns, at_least in self._db.execute(SPANS.format(whose="env"), scope)
+        }
         waits = {
             name: figures
             for name, *figures in self._db.execute(WAITS, {"env": env, "since": began})
@@ -264,12 +286,13 @@ class HistoryQuery:
             JOBS, {"env": env, "since": since_wall_ns}
         ):
             jobs.setdefault(name, {})[state] = count, restarts or 0
-        capacity_ns = gpus * (now_wall_ns - began)
+        span_ns = now_wall_ns - began
+        capacity_ns = gpus * (span_ns if first_ns is None else min(span_ns, now_ns - first_ns))
         named = sorted({*envs, *held, *waits, *jobs})
         rows = [
             _row(
                 name,
-                held.get(name, 0),
+                held.get(name, (0, False)),
                 capacity_ns,
                 waits.get(name, [0, None, None, None]),
                 jobs.get(name, {}),
@@ -283,7 +306,7 @@ class HistoryQuery:
         }
         if env is None:
             busy = self._db.execute(SPANS.format(whose="''"), scope).fetchone()
-            told["node"] = {"gpus": gpus, **_share(busy[1] if busy else 0, capacity_ns)}
+            told["node"] = {"gpus": gpus, **_share(busy[1:] if busy else (0, False), capacity_ns)}
         return told
 
 
@@ -293,14 +316,20 @@ def _narrowed(number: str, env: str | None, before: int | None) -> str:
     return of_env if before is None else f"{of_env} AND {number} < :before"
 
 
-def _share(held_ns: int, capacity_ns: int) -> dict[str, Any]:
+def _share(held: tuple[int, bool], capacity_ns: int) -> dict[str, Any]:
+    """`held`: nanoseconds, and whether they are the least, since a boot lies between."""
+    held_ns, at_least = held
     ratio = round(held_ns / capacity_ns, 4) if capacity_ns else 0.0
-    return {"gpu_seconds": held_ns // SECOND_NS, "utilisation_ratio": ratio}
+    return {
+        "gpu_seconds": held_ns // SECOND_NS,
+        "gpu_seconds_at_least": bool(at_least),
+        "utilisation_ratio": ratio,
+    }
 
 
 def _row(
     name: str,
-    held_ns: int,
+    held: tuple[int, bool],
     capacity_ns: int,
     waits: list[int | None],
     jobs: dict[str, tuple[int, int]],
@@ -311,7 +340,7 @@ def _row(
     )
     return {
         "env": name,
-        **_share(held_ns, capacity_ns),
+        **_share(held, capacity_ns),
         "allocations": count,
         "wait_median_seconds": median,
         "wait_p90_seconds": most_of_all,

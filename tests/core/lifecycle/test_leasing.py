@@ -481,6 +481,8 @@ def test_a_record_says_what_was_given_and_how_it_ended() -> None:
             granted_wall_ns=WALL,
             user="ann",
             job_id=None,
+            asked_ns=node.now_ns,
+            granted_ns=node.now_ns,
         )
     ]
     node.dies(11)

@@ -8,7 +8,7 @@ from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import step
 from nodemgr.core.model.effects import Kill
 from nodemgr.core.model.entities import Config
-from tests.core.world import GIB, WALL, Node, events, key
+from tests.core.world import GIB, Node, events, key
 
 
 def busy_node() -> Node:
@@ -140,7 +140,7 @@ def test_a_lowered_quota_waits_for_memory_over_a_restart() -> None:
 
 def test_a_row_of_an_unknown_kind_is_an_error() -> None:
     with pytest.raises(ValueError, match="unknown kind"):
-        restore(Config(), [("dream", "1", object())], 0, WALL)
+        restore(Config(), [("dream", "1", object())], 0)
 
 
 def test_a_discarded_transition_has_happened_nowhere() -> None:

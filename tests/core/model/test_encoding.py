@@ -81,6 +81,8 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "why": "",
         "attempts": [],
         "deeds": [],
+        "entered_ns": None,
+        "resumes_ns": None,
     }
     assert list(row.items()) == first + list(defaults.items())
 

@@ -253,7 +253,6 @@ def test_the_pause_goes_on_over_a_restart_of_the_manager() -> None:
     job_id = running(node)
     interrupted(node, job_id)
     passes(node, 4_000)
-    node.now_ns //= 3  # another boot: another monotonic clock
     node.restart()
     assert node.job(job_id).state is JobState.PAUSED
     passes(node, FIRST_MS - 4_000 - 1)
@@ -263,17 +262,15 @@ def test_the_pause_goes_on_over_a_restart_of_the_manager() -> None:
     assert node.job(job_id).resumes_wall_ns is None
 
 
-@pytest.mark.parametrize(("jump_s", "left_ms"), [(-86_400, FIRST_MS), (86_400, 0)])
-def test_a_clock_that_jumps_while_the_manager_is_away_makes_no_pause_longer(
-    jump_s: int, left_ms: int
-) -> None:
+@pytest.mark.parametrize("jump_s", [-86_400, 86_400])
+def test_a_wall_clock_that_jumps_while_the_manager_is_away_changes_no_pause(jump_s: int) -> None:
     node = node_of()
     job_id = running(node)
     interrupted(node, job_id)
     node.wall_ns += jump_s * 1_000 * MS
     node.restart()
-    passes(node, max(0, left_ms - 1))
-    assert node.job(job_id).state is (JobState.PAUSED if left_ms else JobState.STARTING)
+    passes(node, FIRST_MS - 1)
+    assert node.job(job_id).state is JobState.PAUSED
     passes(node, 1)
     assert node.job(job_id).state is JobState.STARTING
 
@@ -295,7 +292,7 @@ def test_the_pause_is_seen_in_every_list() -> None:
     for _ in range(2):
         interrupted(node, job_id)
         row = job_rows.queue(node.state, node.now_ns, env=None, limit=10)[-1]
-        told = job_rows.told(node.job(job_id), None, {}, tails=False)
+        told = job_rows.told(node.job(job_id), None, {}, lambda *_: False, tails=False)
         passes(node, row["resumes"] * 1_000 - node.wall_ns // MS)
     assert (row["state"], row["position"], row["interruptions"]) == ("paused", None, 2)
     assert (row["resumes"], told["resumes"]) == (

@@ -110,7 +110,7 @@ def test_a_kept_task_stays_until_its_time_is_over() -> None:
     node = notebooks()
     node.asks("carol", 3)
     node.keeps("t1", 60 * MINUTE_MS, env="bob")
-    assert node.state.tasks["t1"].exempt_until_wall_ns is None
+    assert node.state.tasks["t1"].exempt_until_ns is None
     node.keeps("t1", 60 * MINUTE_MS)
     node.are_idle(t1=20 * MINUTE_MS)
     assert not acted(node)

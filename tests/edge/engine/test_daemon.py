@@ -428,6 +428,48 @@ def test_a_jump_of_the_wall_clock_ends_nothing_and_delays_nothing(
     assert 550 * 10**6 < until(manager, "request.withdrawn")["waited_ns"] < 10 * 10**9
 
 
+@pytest.mark.parametrize("boots", [False, True], ids=["same-boot", "another-boot"])
+def test_durations_are_measured_whatever_the_wall_clock_does(
+    make: Make,
+    make_client: Client,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    boots: bool,
+) -> None:
+    """It is put forward while a request waits, and back over a restart while leases are open."""
+    clock = JumpingClock()
+    manager = make(directory=directory, clock=clock)
+    began_ns = clock.monotonic_ns()
+    for env in ("alice", "bob"):
+        manager.call("quota_set", env=env, gpus=4)
+    holder, waiter = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    holder.acquire(4)
+    waiter.ask(1)
+    waiter.expect("WAIT")
+    clock.jump_ns = 10**18
+    holder.process.kill()
+    waiter.expect("GRANT")
+    if boots:
+        monkeypatch.setattr("nodemgr.edge.store.node_time.boot_id", lambda: "another")
+    again = JumpingClock()
+    again.jump_ns = -(10**17)
+    manager = restarted(make, manager, clock=again)
+    if not boots:
+        waiter.process.kill()
+    until_no_task(manager)
+    first, second = manager.call("allocations")["allocations"]
+    most_s = (again.monotonic_ns() - began_ns) / 10**9
+    for row in (first, second):
+        assert 0 <= row["waited_seconds"] <= most_s
+        assert 0 <= row["ran_seconds"] <= most_s
+    assert (first["ran_at_least"], second["ran_at_least"]) == (False, boots)
+    report = manager.call("report", since_wall_ns=0)
+    held_s = {row["env"]: row["gpu_seconds"] for row in report["envs"]}
+    assert held_s["alice"] <= 4 * most_s
+    assert held_s["bob"] <= most_s
+    assert [row["gpu_seconds_at_least"] for row in report["envs"]] == [False, boots]
+
+
 # -- GPUs --
 
 
@@ -860,7 +902,7 @@ def test_after_a_boot_nobody_of_before_lives(
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
     client.acquire(2)
-    monkeypatch.setattr("nodemgr.edge.engine.daemon.boot_id", lambda: "another")
+    monkeypatch.setattr("nodemgr.edge.store.node_time.boot_id", lambda: "another")
     manager = restarted(make, manager)
     assert manager.call("status")["tasks"] == [], (
         "though a process of that PID and start time is there"

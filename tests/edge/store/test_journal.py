@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 
 from nodemgr.core.model.effects import Publish, Save
-from nodemgr.core.model.entities import Ended, Env, Job, JobSpec, JobState, Quota, Record, RunSpec
+from nodemgr.core.model.entities import (
+    Attempt,
+    Ended,
+    Env,
+    Job,
+    JobSpec,
+    JobState,
+    Quota,
+    Record,
+    RunSpec,
+)
 from nodemgr.core.views.gpu_minutes import GpuMinute
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.store.database import CommitBatch, Store, StoreFailed
@@ -177,7 +187,9 @@ def test_numbers_go_on_after_a_restart(world: World, tmp_path: Path) -> None:
 def final(job_id: str, ran_s: int, state: JobState = JobState.DONE) -> Save:
     job = Job(
         job_id, "alice", "", RunSpec("python train.py", 1, None, None), "alice", "s1", "normal", 0,
-        state, started_wall_ns=WALL_NS, ended_wall_ns=WALL_NS + ran_s * SECOND_NS,
+        state, started_wall_ns=WALL_NS, ended_wall_ns=WALL_NS - SECOND_NS,
+        attempts=(Attempt(1, WALL_NS, WALL_NS - SECOND_NS, (), 0, None, "", "", started_ns=0,
+                          ended_ns=ran_s * SECOND_NS),),
     )  # fmt: skip
     return Save("history", job_id, Ended(job, JobSpec("s1", "alice", 1_000, 1_000)))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
+import re
 import signal
 import sqlite3
 import stat
@@ -24,8 +26,13 @@ from nodemgr.edge.store.migrations import MIGRATIONS, StoreUnusable
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden"
 STORES = ("earlier_store", "store", "unnumbered_store")
-LANDED = {1: 58753245, 2: 0}
+LANDED = {1: 58753245, 2: 0, 3: 3582654781}
 """Checksum of the text of each migration that has landed; 0: it has none."""
+MEASURED = re.compile(
+    r"""INSERT INTO "(records|history)"|INSERT INTO "current" VALUES\('(job|record|task)'"""
+    r"""|INSERT INTO "meta" VALUES\('boot_id'"""
+)
+"""Rows that migration 3 writes anew."""
 
 
 def make(directory: Path, name: str) -> Path:
@@ -68,7 +75,8 @@ def test_a_store_without_a_number_is_upgraded_beside_its_copy(tmp_path: Path, na
     copy = tmp_path / f"{FILE_NAME}-v0"
     assert dump(copy) == before
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    assert [line for line in before[1:] if "COMMIT" not in line and line not in dump(path)] == []
+    kept = [line for line in before[1:] if "COMMIT" not in line and not MEASURED.match(line)]
+    assert [line for line in kept if line not in dump(path)] == []
     copy.unlink()
     Store(tmp_path).close()
     assert names(tmp_path) == [FILE_NAME], "a store of this version is not copied"
@@ -90,10 +98,36 @@ def test_a_new_store_and_an_upgraded_one_have_the_same_tables(tmp_path: Path) ->
         assert objects(path) == objects(tmp_path / "new" / FILE_NAME)
 
 
+def test_durations_of_an_earlier_store_stay(tmp_path: Path) -> None:
+    path = make(tmp_path, "numbered_store")
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        text = db.execute("SELECT value FROM records").fetchone()[0]
+        back = {**json.loads(text), "record_id": 99, "asked_wall_ns": 3, "granted_wall_ns": 2}
+        back["ended_wall_ns"] = 2 + 10**9
+        db.execute("INSERT INTO records VALUES (99, 'alice', 2, ?)", (json.dumps(back),))
+        db.commit()
+    Store(tmp_path).close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        rows = [json.loads(text) for (text,) in db.execute("SELECT value FROM records")]
+        jobs = [json.loads(text)["job"] for (text,) in db.execute("SELECT value FROM history")]
+        (boots,) = db.execute("SELECT value FROM meta WHERE key = 'boots'").fetchone()
+    *others, moved = sorted(rows, key=lambda row: int(row["record_id"]))
+    for row in others:
+        assert row["granted_ns"] - row["asked_ns"] == row["granted_wall_ns"] - row["asked_wall_ns"]
+        assert row["ended_ns"] - row["granted_ns"] == row["ended_wall_ns"] - row["granted_wall_ns"]
+    assert moved["granted_ns"] == moved["asked_ns"], "the clock was put back"
+    assert moved["ended_ns"] - moved["granted_ns"] == 10**9 - 1
+    (attempt,) = jobs[0]["attempts"]
+    ran_wall_ns = attempt["ended_wall_ns"] - attempt["started_wall_ns"]
+    assert attempt["ended_ns"] - attempt["started_ns"] == ran_wall_ns
+    assert json.loads(boots)[0][1] == 0
+
+
 def test_a_landed_migration_is_never_edited() -> None:
     """Make a new migration, and give LANDED its number."""
     assert len(MIGRATIONS) == len(LANDED)
     assert zlib.crc32(module.TABLES.encode()) == LANDED[1]
+    assert zlib.crc32(inspect.getsource(module._durations).encode()) == LANDED[3]
 
 
 KILLED = """

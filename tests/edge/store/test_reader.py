@@ -61,7 +61,9 @@ def lease(
         "env": env, "gpus_new": gpus[:half], "gpus_reused": gpus[half:],
         "granted_wall_ns": granted_s * SECOND,
         "ended_wall_ns": None if ended_s is None else ended_s * SECOND,
-        "asked_wall_ns": (granted_s - waited_s) * SECOND,
+        "asked_ns": (granted_s - waited_s) * SECOND,
+        "granted_ns": granted_s * SECOND,
+        "ended_ns": None if ended_s is None else ended_s * SECOND,
     }  # fmt: skip
 
 
@@ -96,7 +98,9 @@ def test_a_gpu_counts_once_however_many_tasks_share_it(
     told = ask(
         loop,
         store_of(tmp_path, leases),
-        lambda past: past.report(None, 9_300 * SECOND, NOW, 4, ["alice", "bob", "carol"]),
+        lambda past: past.report(
+            None, 9_300 * SECOND, (NOW, NOW), (), 4, ["alice", "bob", "carol"]
+        ),
     )
     for row in told["envs"]:
         own = [one for one in leases if one["env"] == row["env"]]
@@ -112,7 +116,9 @@ def test_waits_are_ranked(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> No
         for number in range(1, 21)
     ]
     (row,) = ask(
-        loop, store_of(tmp_path, leases), lambda past: past.report("alice", 0, NOW, 1, ["alice"])
+        loop,
+        store_of(tmp_path, leases),
+        lambda past: past.report("alice", 0, (NOW, NOW), (), 1, ["alice"]),
     )["envs"]
     assert (
         row["allocations"],
@@ -123,7 +129,11 @@ def test_waits_are_ranked(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> No
 
 
 def test_nothing_happened_yet(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
-    told = ask(loop, store_of(tmp_path, []), lambda past: past.report(None, 0, NOW, 4, ["alice"]))
+    told = ask(
+        loop,
+        store_of(tmp_path, []),
+        lambda past: past.report(None, 0, (NOW, NOW), (), 4, ["alice"]),
+    )
     (row,) = told["envs"]
     assert (
         row["gpu_seconds"],

@@ -28,6 +28,7 @@ def rows() -> Iterator[tuple[int, str, int, str]]:
             "gpus_new": ["GPU-00000000"], "gpus_reused": [], "grant_bytes": [1],
             "remaining_gpus": 0, "remaining_memory_bytes": None, "asked_wall_ns": began_ns,
             "granted_wall_ns": began_ns, "ended_wall_ns": began_ns + 2 * SECOND_NS, "why": "ended",
+            "asked_ns": began_ns, "granted_ns": began_ns, "ended_ns": began_ns + 2 * SECOND_NS,
         }  # fmt: skip
         yield number, env, began_ns, json.dumps(record)
 

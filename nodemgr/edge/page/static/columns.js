@@ -15,6 +15,7 @@ import {
   list,
   outcome,
   percent,
+  ran,
   reason,
   taskState,
   visible,
@@ -206,14 +207,14 @@ export function historyColumns(now) {
       id: "took",
       label: "Ran",
       numeric: true,
-      text: (row) => duration(between(row.started, row.ended)),
+      text: (row) => duration(row.ran_seconds, row.ran_at_least),
     },
     {
       id: "waited",
       label: "Waited",
       numeric: true,
       minor: 2,
-      text: (row) => duration(between(row.submitted, row.started)),
+      text: (row) => duration(row.waited_seconds, row.waited_at_least),
     },
     {
       id: "restarts",
@@ -225,10 +226,6 @@ export function historyColumns(now) {
     { id: "why", label: "Why", minor: 1, text: (row) => row.why ?? "" },
     command,
   ];
-}
-
-function between(from, until) {
-  return from === null || until === null ? null : until - from;
 }
 
 export function leaseColumns(now) {
@@ -252,14 +249,14 @@ export function leaseColumns(now) {
       id: "took",
       label: "Held",
       numeric: true,
-      text: (row) => duration((row.ended ?? now()) - row.began),
+      text: (row) => ran(row, row.began, now()),
     },
     {
       id: "waited",
       label: "Waited",
       numeric: true,
       minor: 2,
-      text: (row) => duration(row.began - row.asked),
+      text: (row) => duration(row.waited_seconds, row.waited_at_least),
     },
     { id: "why", label: "End", minor: 1, text: (row) => row.why ?? "" },
     command,

@@ -53,8 +53,14 @@ export function watts(value) {
 }
 
 // A measured time span in the form of format_span of client_plugin/verbs/presentation/units.py.
-export function duration(seconds) {
+// A job's or a lease's run that began at `from`: measured by the node, or until now.
+export function ran(row, from, now) {
+  return row.ended === null ? duration(now - from) : duration(row.ran_seconds, row.ran_at_least);
+}
+
+export function duration(seconds, atLeast = false) {
   if (!known(seconds)) return NONE;
+  if (atLeast) return `at least ${duration(seconds)}`;
   const whole = Math.max(0, Math.floor(seconds));
   const days = Math.floor(whole / DAY_S);
   const hours = Math.floor((whole % DAY_S) / HOUR_S);

@@ -5,7 +5,17 @@ import { Table } from "./table.js";
 import { historyColumns } from "./columns.js";
 import { el, envName, setAttribute, setHidden, setText, told } from "./dom.js";
 import { choice, field } from "./dialogs.js";
-import { askedGpus, clock, duration, expectedStart, gib, list, outcome, visible } from "./format.js";
+import {
+  askedGpus,
+  clock,
+  duration,
+  expectedStart,
+  gib,
+  list,
+  outcome,
+  ran,
+  visible,
+} from "./format.js";
 import { format, whole } from "./routes.js";
 
 const PAGE = 50;
@@ -175,7 +185,7 @@ export class JobView {
     const columns = [
       ["Attempt", (row) => String(row.number)],
       ["Started", (row) => clock(row.started, this.app.state.now(), true)],
-      ["Ran", (row) => duration((row.ended ?? this.app.state.now()) - row.started)],
+      ["Ran", (row) => ran(row, row.started, this.app.state.now())],
       ["GPUs", (row) => list(row.gpu_indices.map((index) => index ?? "lost"))],
       ["Chosen", (row) => visible(row.chosen ?? "")],
       ["End", (row) => (row.ended === null ? "runs" : outcome(row))],
@@ -243,7 +253,7 @@ function facts(job, now) {
     ["Submitted", at(job.submitted)],
     ["Started", job.started && at(job.started)],
     ["Ended", job.ended && at(job.ended)],
-    ["Ran", job.started && duration((job.ended ?? now) - job.started)],
+    ["Ran", job.started && ran(job, job.started, now)],
     ["End", ENDED.has(job.state) && outcome(job)],
     ["Why", job.why && told(job.why)],
     ["Restarts", job.restarts && `${job.restarts} of ${job.max_restarts}`],

@@ -5,7 +5,7 @@ import { Table } from "./table.js";
 import { leaseColumns } from "./columns.js";
 import { choice, field } from "./dialogs.js";
 import { el, envClass, setAttribute, setHidden, setText, svg } from "./dom.js";
-import { clock, colourOf, count, duration, list, percent, timeOfDay, visible } from "./format.js";
+import { clock, colourOf, count, list, percent, ran, timeOfDay, visible } from "./format.js";
 import { format, whole } from "./routes.js";
 import { fittingHours, heldShare, lanes, meanUse, ticks, usePath } from "./timeline_layout.js";
 
@@ -261,10 +261,10 @@ export class TimelineView {
   #words(lease, number) {
     const { now } = this.app.state;
     const ended = lease.ended === null ? "holds" : clock(lease.ended, now());
-    const held = duration((lease.ended ?? now()) - lease.began);
+    const span = ran(lease, lease.began, now());
     const who = lease.user ? ` (${visible(lease.user)})` : "";
     const more = number > 1 ? ` and ${count(number - 1, "more lease")}` : "";
-    const times = `${clock(lease.began, now())} to ${ended}, ${held}`;
+    const times = `${clock(lease.began, now())} to ${ended}, ${span}`;
     const command = visible(lease.command ?? "").slice(0, 200);
     return `${visible(lease.env)}${who}, ${lease.task}${more}: ${times}; ${command}`;
   }
