@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from client_plugin.messages import ways as messages
+from client_plugin.messages.form import stated
 from client_plugin.ways import locations
 from client_plugin.ways.control import ControlConnection, may_control
 from client_plugin.ways.conversation import ANSWER_TIMEOUT_S, Conversation, parsed
@@ -344,6 +345,12 @@ def refuse_env(run_dir: AnyPath, env: str) -> NoReturn:
         known = []
     if not known and may_control(run_dir) is None:
         raise Fault(messages.NO_MANAGER_ON(run_dir=run_dir), Exit.UNREACHABLE)
+    if env in known:
+        line = stated(
+            f"the files of environment {env!r} in {run_dir} are not whole",
+            "the manager makes them again within seconds, if it runs: `nodemgr doctor`",
+        )
+        raise Fault(line, Exit.UNREACHABLE)
     meant = did_you_mean(env, known)
     raise Fault(messages.NO_ENV_THERE(env=env, run_dir=run_dir, meant=meant), Exit.QUOTA_REFUSES)
 

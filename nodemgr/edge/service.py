@@ -17,11 +17,12 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import zmq
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import MessageLine, stated
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.model.entities import Gpu
 from nodemgr.edge.admin.control_server import ControlServer
@@ -48,6 +49,7 @@ from nodemgr.edge.host.clock import Clock, RealClock
 from nodemgr.edge.host.file_events import TOUCHED, FileEvents
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.host.systemd import ServiceManager, Watchdog
+from nodemgr.edge.kernel import process_locations
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store import node_time
 from nodemgr.edge.store.database import CommitHook, Store, StoreFailed
@@ -58,6 +60,7 @@ from nodemgr.edge.web.page_host import PageHostFault
 from nodemgr.edge.web.web_page import WebPage
 from nodemgr.messages import manager_log as log
 from nodemgr.messages import node as messages
+from nodemgr.paths import container_dir, env_dir
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Before the manager is ready they have their default action; after that they end it cleanly."""
@@ -109,8 +112,10 @@ class Service:
         self.loop, self._selector = new_loop()
         self._closing = contextlib.ExitStack()
         self._ending = False
-        self._gone: MessageLine | None = None
-        """The fault of the run directory at the last check."""
+        self._lost: MessageLine | None = None
+        """A part of the run directory was gone at the last check."""
+        self._seen: set[Path] = set()
+        """Its parts at that time."""
         self._lock: os.stat_result
         self.parts: ManagerParts
         self._page: WebPage
@@ -260,8 +265,13 @@ class Service:
 
     # -- run and end --
 
-    def run(self) -> None:
-        """Runs until one of ENDINGS. Leases stay."""
+    def run(self) -> MessageLine | None:
+        """Runs until one of ENDINGS, or until a part of the run directory is gone.
+
+        Returns then a line, and another Service makes it again. Leases stay. Raises ServiceFault
+        where another process must do so: as root, who has given up the rights to start helpers, and
+        below a service manager, which keeps descriptors for the next one.
+        """
         for number in ENDINGS:
             self.loop.add_signal_handler(number, self._told_to_end, number)
         # asyncio has the interpreter warn if signals overflow its pipe, under a lock that a signal
@@ -269,7 +279,7 @@ class Service:
         signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
         stderr_log.say(self._ready_line())
         self._supervisor.notify("READY=1")
-        Watchdog(self.loop, self._supervisor, self._fault).pat()
+        Watchdog(self.loop, self._supervisor).pat()
         self._check_run_dir()
         try:
             self.loop.run_forever()
@@ -277,16 +287,48 @@ class Service:
             # a second signal adds nothing, and soon has no handler
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
             self.close()
-        if self._gone is not None:
-            raise ServiceFault(self._gone)
+        if self._ending or self._lost is None:
+            return None
+        if not self._can_begin_anew():
+            raise ServiceFault(self._lost)
+        return self._lost
+
+    def _can_begin_anew(self) -> bool:
+        return os.geteuid() != 0 and not self._supervisor.is_there
 
     def _check_run_dir(self) -> None:
-        self._gone = self._fault()
-        if self._gone is None:
+        lost = self._find_lost()
+        if lost is None:
             rundir.show_life(self.settings.run_dir)
             self.loop.call_later(RUN_DIR_CHECK_S, self._check_run_dir)
         else:
+            self._lost = self._report(lost)
             self.loop.stop()
+
+    def _find_lost(self) -> Path | None:
+        """A part of the run directory that is gone, or that another manager has replaced."""
+        run_dir = self.settings.run_dir
+        always = {run_dir / rundir.CONTROL_SOCKET, run_dir / rundir.EVENTS_SOCKET}
+        parts = set(always)
+        for env in self.daemon.state.envs:
+            for directory in (env_dir(run_dir, env), container_dir(run_dir, env)):
+                parts |= {directory / rundir.CLIENT_CONF, directory / rundir.SOCKET_NAME}
+        there = {part for part in parts if part.exists()}
+        lost, self._seen = sorted((self._seen | always) & parts - there), there
+        lock = run_dir / rundir.LOCK_FILE
+        return next(iter(lost), None) if rundir.is_there(lock, self._lock) else lock
+
+    def _report(self, lost: Path) -> MessageLine:
+        containers = process_locations.containers_without(self.settings.run_dir)
+        self.daemon.journal.note("rundir.lost", missing=str(lost), containers=containers)
+        what, then = "begins anew to make it again", "keep cleaners of old files away from it"
+        if not self._can_begin_anew():
+            what, then = "ends", "start it again, if no service manager does: tasks and jobs go on"
+        if containers:
+            then += (
+                f"; start these containers again, which have the old one: {', '.join(containers)}"
+            )
+        return stated(f"{lost} is gone, and the manager {what}", then)
 
     def _told_to_end(self, number: signal.Signals) -> None:
         if not self._ending:
@@ -320,26 +362,9 @@ class Service:
             said.append(log.PAGE_AT(url=self._page.url))
         return log.READY(directory=settings.run_dir, facts=", ".join(said))
 
-    def _fault(self) -> MessageLine | None:
-        """Why no client can find this manager."""
-        if self._can_be_found():
-            return None
-        return log.RUN_DIRECTORY_GONE(directory=self.settings.run_dir)
-
-    def _can_be_found(self) -> bool:
-        """Whether the run directory is still the one that this manager locked, with its sockets."""
-        try:
-            now, *_ = (
-                os.stat(self.settings.run_dir / name)
-                for name in (rundir.LOCK_FILE, rundir.CONTROL_SOCKET, rundir.EVENTS_SOCKET)
-            )
-        except OSError:
-            return False
-        return os.path.samestat(now, self._lock)
-
 
 def serve(settings: Settings, store_copy: bool = True) -> None:
-    """Runs a manager until a signal ends it.
+    """Runs a manager until a signal ends it. One whose run directory is gone begins anew.
 
     `store_copy`: see Store. Raises ServiceFault; reports any other exception first.
     """
@@ -347,14 +372,19 @@ def serve(settings: Settings, store_copy: bool = True) -> None:
     with contextlib.suppress(RuntimeError, ValueError, OSError):  # there may be no stderr
         faulthandler.enable()
     try:
-        service = Service(settings, harden=_harden, store_copy=store_copy)
-        service.open()
-        service.run()
+        while (lost := _run(settings, store_copy)) is not None:
+            stderr_log.say(lost)
     except ServiceFault:
         raise
     except Exception as error:
         stderr_log.fault("that ends the manager", error)
         raise ServiceFault(messages.ENDED_BY_FAULT()) from None
+
+
+def _run(settings: Settings, store_copy: bool) -> MessageLine | None:
+    service = Service(settings, harden=_harden, store_copy=store_copy)
+    service.open()
+    return service.run()
 
 
 def _harden(driver_limits: bool, gate: Gate | None) -> None:

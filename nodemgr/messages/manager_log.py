@@ -23,12 +23,6 @@ TASKS_FOUND = Part(MANAGER, "{tasks} found again")
 UDP_TOO = Part(MANAGER, "clients also on UDP {address}")
 PAGE_AT = Part(WEB, "web page at {url}")
 ENDS = Notice(MANAGER, "ends ({signal}); {tasks} and their memory stay as they are")
-RUN_DIRECTORY_GONE = Message(
-    NODE,
-    "{directory} or its sockets were removed or replaced, and no client finds this manager",
-    "start it again, if no service manager does: running tasks and jobs go on; a container that "
-    "has this directory must be started again",
-)
 RIGHTS_NOT_DROPPED = Message(
     RIGHTS,
     "the manager goes on with more rights than it needs: {error}",

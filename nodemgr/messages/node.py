@@ -41,7 +41,7 @@ RUN_DIR_TAKEN = Message(
 )
 STATE_DIR_TAKEN = Message(
     MANAGER,
-    "another manager keeps its state in {path}",
+    "another manager (pid {pid}) keeps its state in {path}",
     "stop it first, or name another --state-dir",
 )
 

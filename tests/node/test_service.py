@@ -82,35 +82,50 @@ def test_a_kept_ledger_serves_where_no_client_can_show_it(
         supervisor.hear()
 
 
-def test_the_watchdog_is_patted_until_no_client_can_find_the_manager(
-    make_manager: Make, supervisor: Supervisor
-) -> None:
-    supervisor.watchdog_us = 100_000
-    manager = make_manager(simulate="1x8GiB", supervisor=supervisor)
-    for _ in range(3):
-        supervisor.hear_until("WATCHDOG=1")
-    manager.run_dir.rename(manager.run_dir.with_name("elsewhere"))
-    assert manager.wait() == 1
-    supervisor.hear_all()
-    assert supervisor.heard[-1] == "STOPPING=1"
-    assert f"{manager.run_dir} or its sockets were removed or replaced" in manager.log
-
-
 @pytest.mark.parametrize("lost", [".", "manager.lock", "control.sock"])
 def test_a_manager_whose_run_directory_goes_ends_and_the_next_one_has_its_tasks(
     make_manager: Make, lost: str
 ) -> None:
-    """As a cleaner of /tmp or logind removes it. It does not go on where no client finds it."""
+    """As a cleaner of /tmp or logind removes it, or a part of it."""
     manager = make_manager(simulate="1x8GiB")
     manager.quota("alice", 1)
     program = manager.hold("alice", "-b", str(GIB))
     assert said(program)["error"] is None
-    if lost == ".":
-        manager.run_dir.rename(manager.run_dir.with_name("elsewhere"))
+    gone = manager.run_dir / lost
+    if gone.is_dir():
+        gone.rename(manager.directory / "old")
     else:
-        (manager.run_dir / lost).unlink()
-    assert manager.wait() == 1
-    assert f"{manager.run_dir} or its sockets were removed or replaced" in manager.log
-    if lost != ".":  # a simulated node's GPUs are in there
+        gone.unlink()
+    if os.geteuid() == 0:
+        assert manager.wait() == 1
+        assert "is gone, and the manager ends: start it again" in manager.log
         manager.start()
+    else:
+        manager.wait_for_line("1 running task found again")
+        assert manager.log.count("is gone, and the manager begins anew") == 1
+    (event,) = [row for row in manager.call("events")["events"] if row["name"] == "rundir.lost"]
+    assert (event["missing"].startswith(str(gone)), event["containers"]) == (True, [])
+    if lost != ".":  # a simulated node's GPUs are in there
         assert [row["id"] for row in manager.status()["tasks"]] == ["t1"]
+
+
+def test_a_service_whose_run_directory_goes_is_started_again(
+    make_manager: Make, supervisor: Supervisor
+) -> None:
+    manager = make_manager(simulate="1x8GiB", supervisor=supervisor)
+    (manager.run_dir / "control.sock").unlink()
+    assert manager.wait() == 1
+    supervisor.hear_all()
+    assert supervisor.heard[-1] == "STOPPING=1"
+    assert "control.sock is gone, and the manager ends" in manager.log
+
+
+def test_a_manager_in_whose_place_another_runs_ends(make_manager: Make) -> None:
+    first = make_manager(simulate="1x8GiB")
+    (first.run_dir / "manager.lock").unlink()
+    second = make_manager(start=False)
+    second.run_dir = first.run_dir
+    second.start()
+    assert first.wait() == 1
+    assert "manager.lock is gone" in first.log
+    assert second.call("ping")["pid"] == second.pid

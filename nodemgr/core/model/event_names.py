@@ -52,6 +52,7 @@ EVENT_NAMES = {
     "quota.set": "A quota was set or changed.",
     "request.denied": "A request for GPUs was refused.",
     "request.withdrawn": "A process no longer waits for GPUs.",
+    "rundir.lost": "A part of the run directory is gone, and is made again.",
     "store.failed": "The manager's store cannot be written.",
     "store.lost": "The store lacks what it had before the manager's start.",
     "store.low": "The disk has less than its reserve left: jobs are refused.",

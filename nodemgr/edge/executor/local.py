@@ -380,7 +380,9 @@ class NodeFactory:
         elif verb == "failed":
             self._lose(attempt, " ".join(words[1:]), Cause.NOT_STARTED)
         elif verb == "running":
-            self._notify_started(attempt, Beginning(*map(int, words[1:4])))
+            began = attempt_directory.said_beginning(" ".join(["started", *words[1:]]))
+            if began is not None:
+                self._notify_started(attempt, began)
         elif verb == "buried" and attempt.mourned and attempt.hunt is None:
             self._end_remains(attempt)
 

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine, stated
+from client_plugin.messages.form import Message, MessageLine, stated
 from nodemgr.messages import node as messages
 from nodemgr.paths import container_dir, env_dir
 
@@ -129,15 +129,28 @@ def prepare(run_dir: Path, state_dir: Path) -> Unused:
 
 def lock(run_dir: Path) -> int:
     """The descriptor that makes this manager the only one. Raises RunDirError naming the other."""
-    path = run_dir / LOCK_FILE
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    os.fchmod(descriptor, 0o600)  # a user that can read it can lock it, and no manager starts
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        other = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(descriptor)
-        raise RunDirError(messages.RUN_DIR_TAKEN(pid=other, path=run_dir)) from None
+    return _lock(run_dir, messages.RUN_DIR_TAKEN)
+
+
+def lock_state(state_dir: Path) -> int:
+    """Two run directories must not share one store either. Raises RunDirError."""
+    return _lock(state_dir, messages.STATE_DIR_TAKEN)
+
+
+def _lock(directory: Path, taken: Message) -> int:
+    path = directory / LOCK_FILE
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(descriptor, 0o600)  # a user that can read it can lock it, and no manager starts
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise RunDirError(taken(pid=other, path=directory)) from None
+        if is_there(path, os.fstat(descriptor)):
+            break
+        os.close(descriptor)  # it was removed meanwhile, and another manager may lock the next
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
@@ -179,15 +192,12 @@ class Unused:
                 directory.rmdir()
 
 
-def lock_state(state_dir: Path) -> int:
-    """Two run directories must not share one store either. Raises RunDirError."""
-    descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def is_there(path: Path, known: os.stat_result) -> bool:
+    """Whether this very file is there."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise RunDirError(messages.STATE_DIR_TAKEN(path=state_dir)) from None
-    return descriptor
+        return os.path.samestat(os.stat(path), known)
+    except OSError:
+        return False
 
 
 def give_to_group(path: Path, group: str) -> None:

@@ -15,10 +15,9 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 
-from client_plugin.messages.form import MessageLine
-from nodemgr.edge.host import descriptors, stderr_log
+from nodemgr.edge.host import descriptors
 
 FIRST_FD = 3
 MOST_FDS = 65_536
@@ -44,6 +43,10 @@ class ServiceManager:
             _period_s(said["WATCHDOG_USEC"]) if watched_pid == str(os.getpid()) else None
         )
         """The period of WATCHDOG=1: half of the service manager's limit; None: no watchdog."""
+
+    @property
+    def is_there(self) -> bool:
+        return self._address is not None
 
     def notify(self, message: str, fd: int | None = None) -> None:
         """Sends a message such as `READY=1`; a service manager that does not listen is no error."""
@@ -81,24 +84,15 @@ class ServiceManager:
 
 
 class Watchdog:
-    """Notifies the service manager, which restarts a manager that hangs or says no more."""
+    """Notifies the service manager, which restarts a manager that hangs."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        service_manager: ServiceManager,
-        fault: Callable[[], MessageLine | None],
-    ) -> None:
-        """`fault`: why the manager should be restarted; None: it is well."""
-        self._loop, self._service_manager, self._fault = loop, service_manager, fault
+    def __init__(self, loop: asyncio.AbstractEventLoop, service_manager: ServiceManager) -> None:
+        self._loop, self._service_manager = loop, service_manager
 
     def pat(self) -> None:
         """Now and every half WatchdogSec=. An idle manager wakes only for this."""
         period_s = self._service_manager.watchdog_period_s
         if period_s is None:
-            return
-        if (fault := self._fault()) is not None:
-            stderr_log.say(fault)
             return
         self._service_manager.notify("WATCHDOG=1")
         self._loop.call_later(period_s, self.pat)

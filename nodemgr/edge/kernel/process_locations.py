@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 from collections import deque
 from collections.abc import Callable
@@ -99,6 +100,23 @@ class ProcessLocations:
     def forget(self, key: ProcessKey) -> None:
         self._expected.discard(key)
         self._known.pop(key, None)
+
+
+def containers_without(directory: Path) -> list[str]:
+    """The containers that have mounted a part of this directory that was deleted since."""
+    seen, found = set[int](), set[str]()
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            namespace = os.stat(f"/proc/{pid}/ns/mnt").st_ino
+            if namespace in seen:
+                continue
+            mounts = Path(f"/proc/{pid}/mountinfo").read_text(errors="replace").splitlines()
+            seen.add(namespace)
+            roots = [mount.split(" ", 4)[3] for mount in mounts]
+            if any(root.endswith("//deleted") and f"/{directory.name}/" in root for root in roots):
+                where = location_of(pid)
+                found.add(where.container_name or where.container or f"pid {pid}")
+    return sorted(found)
 
 
 def location_of(pid: int) -> ProcessLocation:

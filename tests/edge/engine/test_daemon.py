@@ -470,6 +470,18 @@ def test_durations_are_measured_whatever_the_wall_clock_does(
     assert [row["gpu_seconds_at_least"] for row in report["envs"]] == [False, boots]
 
 
+@pytest.mark.parametrize(
+    "part", ["envs/alice/client.conf", "envs/alice/socket", "containers/alice/client.conf"]
+)
+def test_a_part_of_an_environments_directory_that_goes_is_seen(
+    manager: LocalManager, part: str
+) -> None:
+    path = manager.run_dir / part
+    assert manager.do(manager.service._find_lost) is None
+    path.unlink()
+    assert manager.do(manager.service._find_lost) == path
+
+
 # -- GPUs --
 
 

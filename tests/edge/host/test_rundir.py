@@ -57,7 +57,9 @@ def test_no_other_user_can_lock_out_the_next_manager(short: Path) -> None:
 def test_two_run_directories_cannot_share_a_store(short: Path) -> None:
     rundir.prepare(short / "run", short / "state")
     descriptor = rundir.lock_state(short / "state")
-    with pytest.raises(RunDirError, match="another manager keeps its state in"):
+    with pytest.raises(
+        RunDirError, match=rf"another manager \(pid {os.getpid()}\) keeps its state in"
+    ):
         rundir.lock_state(short / "state")
     os.close(descriptor)
 
