@@ -1390,3 +1390,18 @@ def test_the_reports_of_forecasts_are_tables_of_samples(world: World, nodemgr: R
     refused(nodemgr("report", "--forecast", "--env", "alice"), 2, "all tasks of the node")
     refused(nodemgr("report", "--samples", "--env", "alice"), 2, "all tasks of the node")
     refused(nodemgr("report", "--samples", "--since", "1h"), 2, "leave --since out")
+
+
+def test_a_job_whose_parent_ended_badly_is_requeued_without_it_alone(
+    world: World, nodemgr: Run
+) -> None:
+    world.manager.call("quota_set", env="alice", gpus=4)
+    for more in (("--hold",), ("--after", "j1")):
+        assert nodemgr("submit", "--env", "alice", *more, "--", "true").returncode == 0
+    assert nodemgr("queue", "withdraw", "j1").returncode == 0
+    refused = nodemgr("queue", "requeue", "j2")
+    assert refused.returncode == 1
+    assert "j2 waits for j1, which is withdrawn: requeue j1 first" in refused.stderr
+    assert "`nodemgr queue requeue j2 --no-after`" in refused.stderr
+    assert nodemgr("queue", "requeue", "j2", "--no-after").returncode == 0
+    assert world.until_ended("j2").job.state.value == "done"

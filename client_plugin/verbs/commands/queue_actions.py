@@ -194,9 +194,12 @@ def _refusal(job_id: str, error: str) -> MessageLine:
 def _action(verb: str, done: str) -> Callable[[Said], int]:
     def run(said: Said) -> int:
         ids = list(dict.fromkeys(said.job))
+        no_after = {"no_after": True} if verb == "requeue" and said.no_after else {}
         if len(ids) != 1 or said.all_of or said.name or said.state or said.mine:
+            if no_after:
+                mistake(said.verb, stated("--no-after takes one JOB", "name it, without a filter"))
             return order(said, ids, verb, done)
-        choice.way_to(ids[0], said.whom()).ask(f"job_{verb}", job=ids[0])
+        choice.way_to(ids[0], said.whom()).ask(f"job_{verb}", job=ids[0], **no_after)
         say(messages.CHANGED(subject=ids[0], done=done))
         return 0
 
@@ -311,7 +314,11 @@ VERBS = {
         AS_USER,
     ),
     "requeue": _verb(
-        "requeue", _action("requeue", "waits again"), *_several(kinds.JOB_OR_ENDED), text=MANY_TEXT
+        "requeue",
+        _action("requeue", "waits again"),
+        *_several(kinds.JOB_OR_ENDED),
+        VerbOption("--no-after", help="Without the jobs for which it still waited when it ended."),
+        text=MANY_TEXT,
     ),
     "create": _verb(
         "create",

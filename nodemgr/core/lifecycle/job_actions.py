@@ -82,7 +82,7 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
         return reasons.refusal(
             DenyCode.MORE_THAN_NODE, job.env, env.quota.gpus, job.run.gpus, len(state.gpus)
         )
-    return queue_settings.full(state, job.priority)
+    return None if job.after else queue_settings.full(state, job.priority)
 
 
 # The reasons against each order.
@@ -276,8 +276,12 @@ def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
         why="",
         restarts=0,
         interruptions=0,
-        after=(),
+        after=tuple([name for name in job.after if submissions.lives(draft, job.env, name)]),
     )
+    if job.after:
+        draft.put_job(jobs.changed(draft, job, JobEvent.RUN_AGAIN, JobState.DEPENDENCY))
+        draft.publish("job.requeued", {**jobs.facts(job), "by": event.by, "position": None})
+        return
     _into_queue(draft, job, JobEvent.RUN_AGAIN, "job.requeued", event.by, now_ns, event.wall_ns)
 
 

@@ -606,7 +606,6 @@ def _leave(
         state,
         then=None,
         why=why,
-        after=(),
         ended_wall_ns=wall_ns,
         resumes_wall_ns=None,
         resumes_ns=None,

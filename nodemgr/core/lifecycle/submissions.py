@@ -189,7 +189,7 @@ def _no_room_in_queue(draft: Draft, submission: Submission) -> Refusal | None:
 def _waits_in_vain(draft: Draft, submission: Submission) -> Refusal | None:
     for name in submission.after:
         ended = [how for job_id, how in submission.ended.items() if _is_or_is_of(job_id, name)]
-        if not ended and not _lives(draft, submission.env, name):
+        if not ended and not lives(draft, submission.env, name):
             return DenyCode.UNKNOWN_JOB, reasons.no_job(name, submission.env)
         lost = next((how for how in ended if how is not JobState.DONE), None)
         if lost is not None:
@@ -201,7 +201,7 @@ def _is_or_is_of(job_id: str, name: str) -> bool:
     return name in (job_id, job_ids.array_of(job_id))
 
 
-def _lives(draft: Draft, env: str, name: str) -> bool:
+def lives(draft: Draft, env: str, name: str) -> bool:
     """The job of that name, or some element of the array, in this env."""
     entering = draft.entering.get(name)
     if entering is not None:
@@ -220,7 +220,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
     )
     draft.payloads[spec_id] = submission.payload
     after = tuple(
-        dict.fromkeys(name for name in submission.after if _lives(draft, submission.env, name))
+        dict.fromkeys(name for name in submission.after if lives(draft, submission.env, name))
     )
     state = JobState.DEPENDENCY if after else JobState.QUEUED
     model = Job(

@@ -69,7 +69,9 @@ JOB_TRANSITIONS: Mapping[tuple[JobState | None, JobEvent], Targets[JobState]] = 
         "A new job enters its queue, unless it is submitted held or waits for other jobs.",
     ),
     (None, JobEvent.RUN_AGAIN): Targets(
-        (_QUEUED,), "An ended job leaves the history and enters its queue again."
+        (_QUEUED, _DEPENDENCY),
+        "An ended job leaves the history and enters its queue again, or waits for the jobs for "
+        "which it waited when it ended.",
     ),
     (_HELD, JobEvent.UNHOLD): Targets(
         (_QUEUED, _DEPENDENCY), "It enters its queue, or waits for the jobs that it depends on."

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from client_plugin.messages.form import relayed
+from client_plugin.messages.form import relayed, stated
 from client_plugin.units import MAX_DURATION_MS
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
@@ -28,6 +28,7 @@ from nodemgr.core.model.entities import (
     DenyCode,
     Ended,
     GpuRange,
+    Job,
     JobPayload,
     JobSpec,
     JobState,
@@ -226,7 +227,7 @@ class JobOperations:
                 {**one, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)},
                 self._move,
             ),
-            "job_requeue": JobOperation(one, self._requeue),
+            "job_requeue": JobOperation({**one, "no_after": Argument(flag)}, self._requeue),
             "job_wait": JobOperation({"jobs": Argument(kinds.jobs, required=True)}, self._wait),
             "job_orders": JobOperation(bulk_actions.ARGUMENTS, self._many),
             "job_log_read": JobOperation({**one, **LOG_PIECE}, self._log_read),
@@ -781,11 +782,11 @@ class JobOperations:
         self._check_right(who, queue)
         return self._order(who, given["job"], events.MoveJob, queue=queue, first=first)
 
-    def _requeueing(self, who: Who, job_id: str) -> events.RequeueJob:
+    def _requeueing(self, who: Who, job_id: str, *, no_after: bool = False) -> events.RequeueJob:
         """Restarts a living job at the end of its queue.
 
         An administrator's requeue keeps its place, after a pause. An ended job waits again under
-        the same id.
+        the same id; `no_after`: not for the jobs for which it still waited when it ended.
         """
         if self._lives(who, job_id):
             return events.RequeueJob(
@@ -796,14 +797,36 @@ class JobOperations:
             raise OperationError(messages.ARRAY_ENDED(job=job_id, element=ended.job.job_id))
         if not self._is_stored(ended):
             raise OperationError(messages.JOB_TOO_OLD(job=job_id, command=ended.job.run.command))
-        job = ended.job
+        job = replace(ended.job, after=()) if no_after else ended.job
+        self._check_awaited(who, job)
         if self._queue_refusal(who, job.priority) is not None:
             # moved by an admin, or limit lowered
             job = replace(job, priority=self._daemon.state.envs[job.env].quota.priority)
         return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), job, ended.spec)
 
+    def _check_awaited(self, who: Who, job: Job) -> None:
+        """Refuses a job that would wait for one that cannot end well any more."""
+        for name in job.after:
+            if self._lives(who, name):
+                continue
+            ended = [row.job for row in self._daemon.journal.ended(name, kinds.MAX_ROWS)]
+            lost = next((one for one in ended if one.state is not JobState.DONE), None)
+            if lost is None and ended:
+                continue
+            how = "is not known any more" if lost is None else f"is {lost.state.value}"
+            raise OperationError(
+                stated(
+                    f"{job.job_id} waits for {name}, which {how}",
+                    f"requeue {name} first, or `nodemgr queue requeue {job.job_id} --no-after`",
+                    "refused",
+                )
+            )
+
     def _requeue(self, who: Who, given: dict[str, Any]) -> Any:
-        return self._to_each(who, given["job"], lambda one: self._requeueing(who, one))
+        no_after = given.get("no_after", False)
+        return self._to_each(
+            who, given["job"], lambda one: self._requeueing(who, one, no_after=no_after)
+        )
 
     # -- queues --
 

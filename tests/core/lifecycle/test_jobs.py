@@ -945,6 +945,22 @@ def test_a_job_that_waits_for_its_own_tasks_hears_that_named_memory_would_share(
     assert node.job(named).state is JobState.STARTING
 
 
+@pytest.mark.parametrize("parent_ends", [False, True])
+def test_a_requeued_job_waits_for_a_parent_that_has_not_ended(parent_ends: bool) -> None:
+    node = node_of(1, 2)
+    parent = submitted(node)
+    child = submitted(node, after=(parent,))
+    node.withdraws(child)
+    assert node.history[child].job.after == (parent,)
+    if parent_ends:
+        node.job_ends(parent)
+    node.requeues(child)
+    if not parent_ends:
+        assert (node.job(child).state, node.job(child).after) == (JobState.DEPENDENCY, (parent,))
+        node.job_ends(parent)
+    assert node.job(child).state is JobState.STARTING
+
+
 def test_a_job_that_has_ended_is_requeued_though_its_quota_is_low() -> None:
     node = node_of(1, 2)
     node.gpus_are([gpu(0), gpu(1)])
