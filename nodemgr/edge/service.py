@@ -175,8 +175,7 @@ class Service:
         stack.callback(store.close)
         journal = Journal(store, self.clock)
         stack.callback(journal.close)
-        same_boot = node_time.go_on(self.clock, journal)
-        rows = _read_rows(journal)
+        same_boot, rows = node_time.go_on(self.clock, journal), _read_rows(journal)
         source = self._make_gpus(_held_gpus(rows))
         stack.callback(source.close)
         gate, no_gate = gate_by_setting(

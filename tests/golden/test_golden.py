@@ -25,7 +25,7 @@ from tests.golden import recorder
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 MEASURED = re.compile(r',"(asked|granted|ended|started|entered|resumes)_ns":(null|-?[0-9]+)')
-"""What migration 2 adds to a row."""
+"""The fields that migration 2 adds to a row."""
 KEPT = re.compile(
     r"""CREATE |INSERT INTO "(payloads|history|records|web_tokens)"|"""
     r"""INSERT INTO "current" VALUES\('(env'|job'|queue'|spec'|counter','(?!service'))|PRAGMA """
