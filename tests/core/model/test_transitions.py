@@ -68,6 +68,10 @@ def waits_and_is_withdrawn() -> None:
     node = node_of()
     job_of(node, after=(job_of(node),))  # the first runs, and outlives its environment for a while
     node.removes("alice")
+    node = node_of()
+    child = job_of(node, after=(job_of(node),))
+    node.withdraws(child)
+    node.requeues(child)
 
 
 def waits_and_is_moved() -> None:
