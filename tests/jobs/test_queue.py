@@ -19,6 +19,7 @@ import pytest
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import DenyCode, JobState
 from nodemgr.edge.admin.control_client import ControlError
+from nodemgr.edge.engine.submission_batches import TURN_SUBMISSIONS
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.host.journald import Journald
 from tests.jobs.world import KINDS, Refused, World, open_gate
@@ -205,11 +206,12 @@ def test_submissions_of_one_turn_are_one_commit_and_each_is_answered(world: Worl
     world.until_running(holder)
     before = world.manager.store.commits
     answers = world.submit_all(
-        [world.submission() for _ in range(50)] + [world.submission(env="nobody")]
+        [world.submission() for _ in range(TURN_SUBMISSIONS - 1)] + [world.submission(env="nobody")]
     )
     assert world.manager.store.commits == before + 1
-    assert len({answer.job_id for answer in answers}) == 51
-    assert answers[-1].code is DenyCode.UNKNOWN_ENV
+    assert len({answer.job_id for answer in answers}) == TURN_SUBMISSIONS
+    refused = [answer.code for answer in answers if answer.job_id is None]
+    assert refused == [DenyCode.UNKNOWN_ENV]
     open_gate(gate)
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from nodemgr.core.views.gpu_minutes import MAX_STEPS, GpuMinute
 from nodemgr.edge.host.clock import RealClock
-from nodemgr.edge.page.viewers import MAX_VIEWERS
+from nodemgr.edge.page.viewers import MAX_OF_TOKEN, MAX_VIEWERS
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
 from tests.support.manager import Manager
@@ -607,8 +607,8 @@ def test_viewers_that_come_at_once_are_bounded_and_those_that_leave_are_no_fault
     finally:
         os.kill(manager.pid, signal.SIGCONT)
     codes = [sock.recv(12) for sock in here]
-    assert codes.count(b"HTTP/1.1 200") == MAX_VIEWERS
-    assert codes.count(b"HTTP/1.1 503") == 20
+    assert codes.count(b"HTTP/1.1 200") == MAX_OF_TOKEN
+    assert codes.count(b"HTTP/1.1 503") == MAX_VIEWERS + 20 - MAX_OF_TOKEN
     for sock in here:
         sock.close()
     manager.stop()
