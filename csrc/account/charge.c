@@ -355,8 +355,6 @@ void nm_charge_give_back(struct nm_charge *charge)
 int nm_charge_refusal(const struct nm_charge *charge)
 {
     const struct nm_lease *lease = nm_client_lease();
-    if (charge->interrupted)
-        return NM_CUDA_ERROR_NOT_PERMITTED;
     if (charge->lost || lease == NULL)
         tell_lost(lease);
     else

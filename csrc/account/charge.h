@@ -24,7 +24,6 @@ struct nm_charge {
     uint32_t endings; /* nm_contexts_ending at that time */
     int row;
     bool lost; /* refused because the lease is lost, not for lack of room */
-    bool interrupted; /* refused because a signal has ended a wait before */
 };
 
 /* The device of the calling thread's current context; -1 without one (the driver then reports

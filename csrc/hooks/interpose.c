@@ -26,20 +26,66 @@ struct row {
     bool of_launches; /* only in a process whose launches pass the gate */
 };
 
-#define NM_HOOK(library, name, base, since, stream, types)     \
-    NM_API int name(NM_PARAMETERS(types));                     \
-    int name(NM_PARAMETERS(types))                             \
-    {                                                          \
-        return nm_hook_##name(NM_ARGUMENTS(types));            \
+/* nm_way_NAME: the hook behind what the column `away` asks of a suspended process. */
+#define NM_WAY_BACK(name, types)                                                         \
+    static int nm_way_##name(NM_PARAMETERS(types))                                       \
+    {                                                                                    \
+        int result = nm_away_back();                                                     \
+        return result != NM_CUDA_SUCCESS ? result : nm_hook_##name(NM_ARGUMENTS(types)); \
+    }
+#define NM_WAY_DONE(name, types)                                                  \
+    static int nm_way_##name(NM_PARAMETERS(types))                                \
+    {                                                                             \
+        int result;                                                               \
+        return nm_away_done(&result) ? result : nm_hook_##name(NM_ARGUMENTS(types)); \
+    }
+#define NM_WAY_LATER(name, types)                                                             \
+    static int nm_later_##name(const uint64_t *words)                                         \
+    {                                                                                         \
+        return nm_hook_##name(NM_FROM_WORDS(types));                                          \
+    }                                                                                         \
+    static int nm_way_##name(NM_PARAMETERS(types))                                            \
+    {                                                                                         \
+        const uint64_t words[NM_LATER_WORDS] = {NM_TO_WORDS(types)};                          \
+        return nm_away_later(nm_later_##name, words) ? NM_CUDA_SUCCESS                        \
+                                                     : nm_hook_##name(NM_ARGUMENTS(types));   \
+    }
+#define NM_WAY_GATE(name, types)                   \
+    static int nm_way_##name(NM_PARAMETERS(types)) \
+    {                                              \
+        return nm_hook_##name(NM_ARGUMENTS(types)); \
+    }
+#define NM_WAY_LEDGER NM_WAY_GATE
+#define NM_WAY_THROUGH NM_WAY_GATE
+
+/* Integers and pointers, as words and back. */
+#define NM_TO_WORDS(tuple) NM_TO_WORDS_I tuple
+#define NM_TO_WORDS_I(count, ...) NM_TO_WORDS_##count
+#define NM_TO_WORDS_1 (uint64_t)(uintptr_t)a
+#define NM_TO_WORDS_2 NM_TO_WORDS_1, (uint64_t)(uintptr_t)b
+#define NM_TO_WORDS_4 NM_TO_WORDS_2, (uint64_t)(uintptr_t)c, (uint64_t)(uintptr_t)d
+#define NM_FROM_WORDS(tuple) NM_FROM_WORDS_I tuple
+#define NM_FROM_WORDS_I(count, ...) NM_FROM_WORDS_##count(__VA_ARGS__)
+#define NM_FROM_WORDS_1(A) (A)(uintptr_t)words[0]
+#define NM_FROM_WORDS_2(A, B) NM_FROM_WORDS_1(A), (B)(uintptr_t)words[1]
+#define NM_FROM_WORDS_4(A, B, C, D) \
+    NM_FROM_WORDS_2(A, B), (C)(uintptr_t)words[2], (D)(uintptr_t)words[3]
+
+#define NM_HOOK(library, name, base, since, stream, away, types) \
+    NM_WAY_##away(name, types)                                   \
+    NM_API int name(NM_PARAMETERS(types));                       \
+    int name(NM_PARAMETERS(types))                               \
+    {                                                            \
+        return nm_way_##name(NM_ARGUMENTS(types));               \
     }
 #include "hooks/hooks.def"
 
 static const struct row rows[NM_HOOK_COUNT] = {
-#define NM_HOOK(library, name, base, since, stream, types)                                    \
-    {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_hook_##name, (void *)name,  \
+#define NM_HOOK(library, name, base, since, stream, away, types)                              \
+    {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_way_##name, (void *)name,   \
      since, NM_STREAM_##stream, NM_LIBRARY_##library, false},
-#define NM_LAUNCH(library, name, base, since, stream, types)                                  \
-    {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_hook_##name, (void *)name,  \
+#define NM_LAUNCH(library, name, base, since, stream, away, types)                            \
+    {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_way_##name, (void *)name,   \
      since, NM_STREAM_##stream, NM_LIBRARY_##library, true},
 #include "hooks/hooks.def"
 };
@@ -48,7 +94,7 @@ static const struct {
     const char *name;
     enum nm_library library;
 } symbols[NM_SYMBOL_COUNT] = {
-#define NM_HOOK(library, name, base, since, stream, types) {#name, NM_LIBRARY_##library},
+#define NM_HOOK(library, name, base, since, stream, away, types) {#name, NM_LIBRARY_##library},
 #include "hooks/hooks.def"
 #define NM_CALL(library, name, types) {#name, NM_LIBRARY_##library},
 #include "hooks/hooks.def"

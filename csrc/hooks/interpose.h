@@ -32,6 +32,7 @@ enum { NM_ABSENT_CUDA = NM_CUDA_ERROR_NO_DEVICE, NM_ABSENT_NVML = NM_NVML_ERROR_
 #define NM_PARAMETERS_6(A, B, C, D, E, F) A a, B b, C c, D d, E e, F f
 #define NM_PARAMETERS_7(A, B, C, D, E, F, G) A a, B b, C c, D d, E e, F f, G g
 #define NM_PARAMETERS_8(A, B, C, D, E, F, G, H) A a, B b, C c, D d, E e, F f, G g, H h
+#define NM_PARAMETERS_9(A, B, C, D, E, F, G, H, I) A a, B b, C c, D d, E e, F f, G g, H h, I i
 #define NM_PARAMETERS_10(A, B, C, D, E, F, G, H, I, J) \
     A a, B b, C c, D d, E e, F f, G g, H h, I i, J j
 #define NM_PARAMETERS_11(A, B, C, D, E, F, G, H, I, J, K) \
@@ -47,12 +48,13 @@ enum { NM_ABSENT_CUDA = NM_CUDA_ERROR_NO_DEVICE, NM_ABSENT_NVML = NM_NVML_ERROR_
 #define NM_ARGUMENTS_6 a, b, c, d, e, f
 #define NM_ARGUMENTS_7 a, b, c, d, e, f, g
 #define NM_ARGUMENTS_8 a, b, c, d, e, f, g, h
+#define NM_ARGUMENTS_9 a, b, c, d, e, f, g, h, i
 #define NM_ARGUMENTS_10 a, b, c, d, e, f, g, h, i, j
 #define NM_ARGUMENTS_11 a, b, c, d, e, f, g, h, i, j, k
 
 /* The number of each symbol: the hooked ones first. */
 enum nm_symbol {
-#define NM_HOOK(library, name, base, since, stream, types) NM_SYMBOL_##name,
+#define NM_HOOK(library, name, base, since, stream, away, types) NM_SYMBOL_##name,
 #include "hooks/hooks.def"
     NM_HOOK_COUNT,
     NM_SYMBOL_LAST_HOOK = NM_HOOK_COUNT - 1,
@@ -81,12 +83,25 @@ static inline void *nm_original(enum nm_symbol symbol)
         nm_type_##name *original = (nm_type_##name *)nm_original(NM_SYMBOL_##name);      \
         return original != NULL ? original(NM_ARGUMENTS(types)) : NM_ABSENT_##library;   \
     }
-#define NM_HOOK(library, name, base, since, stream, types) \
-    NM_REAL(library, name, types)                          \
+#define NM_HOOK(library, name, base, since, stream, away, types) \
+    NM_REAL(library, name, types)                                \
     nm_type_##name nm_hook_##name;
 #define NM_CALL(library, name, types) NM_REAL(library, name, types)
 #include "hooks/hooks.def"
 #undef NM_REAL
+
+/* -- while the memory of the process is away (hooks.def; launch/away.c has these) -- */
+
+enum { NM_LATER_WORDS = 4 };
+typedef int nm_later_call(const uint64_t words[NM_LATER_WORDS]);
+
+/* BACK: asks for the memory and waits for it, and does what was put off. CUDA_SUCCESS, or the error
+   with which the caller ends, after Ctrl-C. */
+int nm_away_back(void);
+/* DONE: true if the caller ends with *result, because nothing is left to wait for. */
+bool nm_away_done(int *result);
+/* LATER: true if the call is put off. */
+bool nm_away_later(nm_later_call *call, const uint64_t words[NM_LATER_WORDS]);
 
 /* Whether the manager serves this process. False: each hook calls the original, and nothing new
    is hooked. Once true it stays true. */

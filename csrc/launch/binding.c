@@ -9,6 +9,7 @@
 
 #include "account/charge.h"
 #include "client/client.h"
+#include "hooks/interpose.h"
 #include "launch/gpu_gate.h"
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
@@ -18,7 +19,7 @@ enum { SUCCESS = NM_CUDA_SUCCESS };
 static struct nm_gpu_gate gates[NM_LEDGER_ROWS]; /* by ledger row */
 static _Atomic(const struct nm_lease *) bound;   /* the lease whose gates they are */
 static _Atomic uint32_t bound_count;
-static _Atomic uint32_t only_row; /* the row of a lease of one GPU */
+static _Atomic uint32_t only_row; /* of the first GPU */
 static struct nm_lock binding;
 
 bool nm_gates_bound(void)
@@ -76,14 +77,26 @@ static void bind(const struct nm_lease *lease)
     nm_unlock(&binding);
 }
 
-struct nm_gpu_gate *nm_gate_here(void)
+/* The lease whose gates are bound, or NULL. */
+static inline const struct nm_lease *bound_lease(void)
 {
     const struct nm_lease *lease = nm_client_lease();
-    if (lease == NULL)
-        return NULL;
-    if (lease != atomic_load_explicit(&bound, memory_order_acquire))
+    if (lease != NULL && lease != atomic_load_explicit(&bound, memory_order_acquire))
         bind(lease);
-    if (!nm_gates_bound())
+    return lease != NULL && nm_gates_bound() ? lease : NULL;
+}
+
+struct nm_gpu_gate *nm_gate_of_task(void)
+{
+    return bound_lease() != NULL
+               ? nm_gate_at(atomic_load_explicit(&only_row, memory_order_relaxed))
+               : NULL;
+}
+
+struct nm_gpu_gate *nm_gate_here(void)
+{
+    const struct nm_lease *lease = bound_lease();
+    if (lease == NULL)
         return NULL;
     if (lease->gpu_count == 1)
         return &gates[atomic_load_explicit(&only_row, memory_order_relaxed)];
@@ -182,14 +195,19 @@ int nm_launch_begin(struct nm_launch *launch, const void *function, uint64_t blo
 {
     struct nm_gpu_gate *gate = nm_gate_here();
     launch->gate = NULL;
-    if (gate == NULL || nm_is_captured(stream, per_thread))
+    if (gate == NULL)
         return SUCCESS;
+    if (nm_captures_under_way()) {
+        int result = nm_away_back(); /* the driver is asked, and takes the node */
+        if (result != SUCCESS || nm_is_captured(stream, per_thread))
+            return result;
+    }
     *launch = (struct nm_launch){.stream = stream, .per_thread = per_thread && stream == NULL};
     launch->kernel = nm_estimate_of(function, blocks);
     launch->estimate_ns = nm_estimate_ns(launch->kernel);
     settle_pause(gate);
     if (!passes(gate, launch->estimate_ns)) {
-        int result = nm_turn_await(gate, launch->estimate_ns);
+        int result = nm_turn_await(gate, NM_FOR_TURN, launch->estimate_ns);
         if (result != SUCCESS)
             return result;
         atomic_store_explicit(&gate->launched_ns, nm_now_ns(), memory_order_relaxed);
@@ -226,30 +244,12 @@ int nm_launch_after_wait(int result)
     return result;
 }
 
-static struct nm_gpu_gate *gate_of_use(void)
+void nm_launch_note_copy(void)
 {
-    return nm_client_gated() && !nm_forked() ? nm_gate_here() : NULL;
-}
-
-int nm_launch_await_memory(void)
-{
-    struct nm_gpu_gate *gate = gate_of_use();
-    return gate != NULL ? nm_turn_await_memory(gate) : SUCCESS;
-}
-
-bool nm_launch_is_suspended(void)
-{
-    struct nm_gpu_gate *gate = gate_of_use();
-    return gate != NULL && nm_turn_is_suspended(gate);
-}
-
-int nm_launch_begin_copy(void)
-{
-    struct nm_gpu_gate *gate = gate_of_use();
-    if (gate == NULL)
-        return SUCCESS;
-    atomic_store_explicit(&nm_own_row(gate)->last_activity_ns, nm_now_ns(), memory_order_relaxed);
-    return nm_turn_await_memory(gate);
+    struct nm_gpu_gate *gate = nm_client_gated() && !nm_forked() ? nm_gate_here() : NULL;
+    if (gate != NULL)
+        atomic_store_explicit(&nm_own_row(gate)->last_activity_ns, nm_now_ns(),
+                              memory_order_relaxed);
 }
 
 void nm_launch_forget_events(void)
@@ -265,6 +265,7 @@ void nm_launch_forget(void)
     atomic_store(&bound, NULL);
     atomic_store(&bound_count, 0);
     memset(&binding, 0, sizeof binding);
+    nm_away_forget();
     nm_captures_forget();
     nm_keeper_forget();
 }

@@ -31,7 +31,7 @@ struct pause {
     uint64_t signals_ns; /* when it last asked for signals */
     struct nm_interrupt interrupt;
     void *left; /* of the host */
-    uint64_t asked_ns; /* when it last asked for the resumption */
+    uint64_t asked_ns; /* when it last asked for the resumption, or came for its work alone */
     bool told;
 };
 
@@ -143,20 +143,24 @@ static void wait_once(struct nm_gpu_gate *gate, struct pause *pause, enum nm_ans
 }
 
 /* The answer to a use of the GPU that needs no turn. */
-static enum nm_answer ask_memory(const struct nm_gpu_gate *gate)
+static enum nm_answer ask_memory(const struct nm_gpu_gate *gate, enum nm_purpose purpose)
 {
-    return nm_word_state(nm_own_word(gate)) == NM_LAUNCH_SUSPENDED ? NM_WAIT_SUSPENDED : NM_PASS;
+    uint64_t word = nm_own_word(gate);
+    bool suspended = nm_word_state(word) == NM_LAUNCH_SUSPENDED;
+    return suspended && (purpose == NM_FOR_MEMORY || !nm_word_is_away(word)) ? NM_WAIT_SUSPENDED
+                                                                             : NM_PASS;
 }
 
-static int await(struct nm_gpu_gate *gate, uint64_t estimate_ns, bool launches)
+static int await(struct nm_gpu_gate *gate, enum nm_purpose purpose, uint64_t estimate_ns)
 {
-    struct pause pause = {0};
+    struct pause pause = {.asked_ns = purpose == NM_FOR_WORK ? nm_now_ns() : 0};
     enum nm_answer answer;
     bool goes_on = true;
     for (;;) {
         uint32_t seen = atomic_load(&nm_own_row(gate)->wake);
         uint64_t now_ns = nm_now_ns();
-        answer = launches ? nm_turn_ask(gate, &pause.turn, estimate_ns, now_ns) : ask_memory(gate);
+        answer = purpose == NM_FOR_TURN ? nm_turn_ask(gate, &pause.turn, estimate_ns, now_ns)
+                                        : ask_memory(gate, purpose);
         if (answer == NM_PASS || answer == NM_REFUSED || !goes_on)
             break;
         begin(gate, &pause, now_ns);
@@ -173,17 +177,8 @@ static int await(struct nm_gpu_gate *gate, uint64_t estimate_ns, bool launches)
     return answer == NM_PASS ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_NOT_PERMITTED;
 }
 
-int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns)
+int nm_turn_await(struct nm_gpu_gate *gate, enum nm_purpose purpose, uint64_t estimate_ns)
 {
-    return await(gate, estimate_ns, true);
-}
-
-bool nm_turn_is_suspended(const struct nm_gpu_gate *gate)
-{
-    return ask_memory(gate) == NM_WAIT_SUSPENDED;
-}
-
-int nm_turn_await_memory(struct nm_gpu_gate *gate)
-{
-    return ask_memory(gate) == NM_PASS ? NM_CUDA_SUCCESS : await(gate, 0, false);
+    bool passes = purpose != NM_FOR_TURN && ask_memory(gate, purpose) == NM_PASS;
+    return passes ? NM_CUDA_SUCCESS : await(gate, purpose, estimate_ns);
 }

@@ -17,6 +17,7 @@
    binding.c        the gate of each GPU of the lease, and which of them a launch needs
    token.c          the order of processes: the token, priority, the bound of work in flight
    gate_wait.c      a thread that waits for its turn
+   away.c           calls of a suspended process
    meter.c          pieces of work, their events, and the GPU time that they took
    estimates.c      the expected time of a kernel
    graph_times.c    the first estimate of a graph, from its nodes
@@ -50,14 +51,10 @@ void nm_launch_expect_graph(nm_cu_graph_exec exec, uint64_t expected_ns);
    result comes back. */
 void nm_launch_before_wait(nm_cu_stream stream, bool per_thread, bool all);
 int nm_launch_after_wait(int result);
-/* Before a use of the GPU that passes no gate: the driver would hold it while the process is
-   suspended. The process asks for its memory and waits, as in the gate: CUDA_SUCCESS, or the error
-   with which the caller ends, after Ctrl-C. */
-int nm_launch_await_memory(void);
-/* Whether it is suspended now: the driver would hold any call. */
+/* Whether the process is suspended now: the driver would hold any call. */
 bool nm_launch_is_suspended(void);
-/* As nm_launch_await_memory, for a copy, which shows that the process is not idle. */
-int nm_launch_begin_copy(void);
+/* A copy shows that the process is not idle. */
+void nm_launch_note_copy(void);
 /* Before a context ends: its events end with it. */
 void nm_launch_forget_events(void);
 /* In a forked child, before it has threads. */

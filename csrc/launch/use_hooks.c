@@ -1,20 +1,21 @@
-/* use_hooks.c: copies, fills, events and streams of a gated process, which take no turn.
+/* use_hooks.c: calls of a gated process that take no turn.
  *
  * Knows: the rows NM_COPY and NM_USE of hooks.def, of which each hook is made. Must not know: turns.
  *
- * Such a use waits only while its process is suspended: it brings the memory back.
+ * A suspended process: see the column `away`.
  */
 #include "hooks/interpose.h"
 #include "launch/launch.h"
 
-#define HOOK_AFTER(await, name, types)                                            \
-    int nm_hook_##name(NM_PARAMETERS(types))                                      \
-    {                                                                             \
-        int result = await();                                                     \
-        return result != NM_CUDA_SUCCESS ? result : nm_real_##name(NM_ARGUMENTS(types)); \
+#define NM_COPY(library, name, base, since, stream, away, types) \
+    int nm_hook_##name(NM_PARAMETERS(types))                     \
+    {                                                            \
+        nm_launch_note_copy();                                   \
+        return nm_real_##name(NM_ARGUMENTS(types));              \
     }
-#define NM_COPY(library, name, base, since, stream, types) \
-    HOOK_AFTER(nm_launch_begin_copy, name, types)
-#define NM_USE(library, name, base, since, stream, types) \
-    HOOK_AFTER(nm_launch_await_memory, name, types)
+#define NM_USE(library, name, base, since, stream, away, types) \
+    int nm_hook_##name(NM_PARAMETERS(types))                    \
+    {                                                           \
+        return nm_real_##name(NM_ARGUMENTS(types));             \
+    }
 #include "hooks/hooks.def"

@@ -255,11 +255,8 @@ static int retain(nm_cu_context *context, nm_cu_device device, struct nm_charge 
 int nm_hook_cuDevicePrimaryCtxRetain(nm_cu_context *context, nm_cu_device device)
 {
     struct nm_charge charge = {.row = -1};
-    int result = nm_launch_await_memory(); /* without the lock */
-    if (result != SUCCESS)
-        return result;
     nm_lock(&lock);
-    result = retain(context, device, &charge);
+    int result = retain(context, device, &charge);
     nm_unlock(&lock);
     return charge.refused_bytes != 0 || charge.lost ? nm_charge_refusal(&charge) : result;
 }

@@ -12,6 +12,7 @@
 
 #include "account/charge.h"
 #include "hooks/interpose.h"
+#include "launch/launch.h"
 #include "memory/contexts.h"
 #include "memory/pools.h"
 #include "memory/room.h"
@@ -123,9 +124,6 @@ static inline int settle_free(int result, struct nm_block *block)
 int nm_hook_cuMemFree_v2(nm_cu_deviceptr address)
 {
     struct nm_block block;
-    int awaited = nm_launch_await_memory();
-    if (awaited != SUCCESS)
-        return awaited;
     if (!nm_block_take(NM_BLOCK_LINEAR, address, &block))
         return nm_real_cuMemFree_v2(address);
     return settle_free(nm_real_cuMemFree_v2(address), &block);
@@ -134,9 +132,6 @@ int nm_hook_cuMemFree_v2(nm_cu_deviceptr address)
 int nm_hook_cuMemFree(unsigned address)
 {
     struct nm_block block;
-    int awaited = nm_launch_await_memory();
-    if (awaited != SUCCESS)
-        return awaited;
     if (!nm_block_take(NM_BLOCK_LINEAR, address, &block))
         return nm_real_cuMemFree(address);
     return settle_free(nm_real_cuMemFree(address), &block);
@@ -282,9 +277,6 @@ int nm_hook_cuMipmappedArrayCreate(nm_cu_mipmapped_array *array, const nm_cu_arr
 int nm_hook_cuArrayDestroy(nm_cu_array array)
 {
     struct nm_block block;
-    int awaited = nm_launch_await_memory();
-    if (awaited != SUCCESS)
-        return awaited;
     if (!nm_block_take(NM_BLOCK_ARRAY, (uintptr_t)array, &block))
         return nm_real_cuArrayDestroy(array);
     return settle_free(nm_real_cuArrayDestroy(array), &block);
@@ -293,9 +285,6 @@ int nm_hook_cuArrayDestroy(nm_cu_array array)
 int nm_hook_cuMipmappedArrayDestroy(nm_cu_mipmapped_array array)
 {
     struct nm_block block;
-    int awaited = nm_launch_await_memory();
-    if (awaited != SUCCESS)
-        return awaited;
     if (!nm_block_take(NM_BLOCK_ARRAY, (uintptr_t)array, &block))
         return nm_real_cuMipmappedArrayDestroy(array);
     return settle_free(nm_real_cuMipmappedArrayDestroy(array), &block);

@@ -586,43 +586,28 @@ void nm_pools_suspend(nm_cu_device device)
 
 int nm_hook_cuStreamSynchronize(nm_cu_stream stream)
 {
-    int result = nm_launch_await_memory();
-    if (result != SUCCESS)
-        return result;
     nm_launch_before_wait(stream, false, false);
     return settle_freed(nm_launch_after_wait(nm_real_cuStreamSynchronize(stream)));
 }
 
 int nm_hook_cuStreamSynchronize_ptsz(nm_cu_stream stream)
 {
-    int result = nm_launch_await_memory();
-    if (result != SUCCESS)
-        return result;
     nm_launch_before_wait(stream, true, false);
     return settle_freed(nm_launch_after_wait(nm_real_cuStreamSynchronize_ptsz(stream)));
 }
 
 int nm_hook_cuEventSynchronize(nm_cu_event event)
 {
-    int result = nm_launch_await_memory();
-    if (result != SUCCESS)
-        return result;
     return settle_freed(nm_launch_after_wait(nm_real_cuEventSynchronize(event)));
 }
 
 int nm_hook_cuCtxSynchronize(void)
 {
-    int result = nm_launch_await_memory();
-    if (result != SUCCESS)
-        return result;
     nm_launch_before_wait(NULL, false, true);
     return settle_freed(nm_launch_after_wait(nm_real_cuCtxSynchronize()));
 }
 
 int nm_hook_cuCtxSynchronize_v2(nm_cu_context context)
 {
-    int result = nm_launch_await_memory();
-    if (result != SUCCESS)
-        return result;
     return settle_freed(nm_launch_after_wait(nm_real_cuCtxSynchronize_v2(context)));
 }

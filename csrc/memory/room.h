@@ -8,17 +8,7 @@
 #define NM_ROOM_H
 
 #include "account/charge.h"
-#include "launch/launch.h"
 #include "memory/pools.h"
-
-/* Waits while the process is suspended. False: a signal has ended the wait. */
-static inline bool nm_may_charge(struct nm_charge *charge)
-{
-    bool may = nm_launch_await_memory() == NM_CUDA_SUCCESS;
-    if (!may)
-        *charge = (struct nm_charge){.row = -1, .interrupted = true};
-    return may;
-}
 
 /* After a refusal. */
 static inline bool nm_made_room(const struct nm_charge *charge)
@@ -29,16 +19,14 @@ static inline bool nm_made_room(const struct nm_charge *charge)
 /* Otherwise as nm_charge_take_here, nm_charge_take and nm_charge_resize. */
 static inline bool nm_take_here(struct nm_charge *charge, uint64_t bytes)
 {
-    return nm_may_charge(charge) &&
-           (nm_charge_take_here(charge, bytes) ||
-            (nm_made_room(charge) && nm_charge_take_here(charge, bytes)));
+    return nm_charge_take_here(charge, bytes) ||
+           (nm_made_room(charge) && nm_charge_take_here(charge, bytes));
 }
 
 static inline bool nm_take(struct nm_charge *charge, nm_cu_device device, uint64_t bytes)
 {
-    return nm_may_charge(charge) &&
-           (nm_charge_take(charge, device, bytes) ||
-            (nm_made_room(charge) && nm_charge_take(charge, device, bytes)));
+    return nm_charge_take(charge, device, bytes) ||
+           (nm_made_room(charge) && nm_charge_take(charge, device, bytes));
 }
 
 static inline bool nm_resize(struct nm_charge *charge, uint64_t bytes)

@@ -1,72 +1,204 @@
-"""Uses of the GPU that take no turn: each brings the memory of a suspended process back."""
+"""Each row of csrc/hooks/hooks.def in a suspended process: what its column `away` says.
+
+The driver holds each call of such a process: a test that hangs has found one that reached it.
+"""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from tests.launches.gated import SUSPENDED, GatedWorld, Share, Tenant
+from tests.launches.gated import AWAY, SUSPENDED, GatedWorld, Share, Tenant
 from tests.launches.test_turns import until
-from tests.shim.world import hooks
+from tests.shim.world import GROUP, MIB, Hook, compiled, hooks
+from tests.support.limits import WAIT_LIMIT_S
 
+CALLER = r"""
+int last = -1;
+void call(int (*function)(void *, void *, void *, void *, void *, void *, void *, void *, void *,
+                          void *, void *), void **a)
+{
+    last = function(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10]);
+}
+"""
 PROGRAM = """
-import ctypes, sys
-cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-assert cuda.cuInit(0) == 0
+import ctypes, sys, threading
+cuda, caller = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(sys.argv[1])
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+context, address = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == nvml.nvmlInit_v2() == 0
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 assert cuda.cuCtxSetCurrent(context) == 0
-room = ctypes.create_string_buffer(1024)
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(64 << 20)) == 0
+room = ctypes.create_string_buffer(4096)
+def call(name, types):
+    given = (ctypes.c_void_p * 11)(*(ctypes.addressof(room) if "*" in each else 0
+                                     for each in types))
+    caller.call(ctypes.cast(getattr(nvml if name.startswith("nvml") else cuda, name),
+                            ctypes.c_void_p), given)
+    return ctypes.c_int.in_dll(caller, "last").value
 print("ready", flush=True)
-for line in sys.stdin:
+while line := sys.stdin.readline().strip():
     name, *types = line.split(",")
-    given = [ctypes.c_void_p(ctypes.addressof(room)) if "*" in each else ctypes.c_void_p()
-             for each in types]
-    print(getattr(cuda, name)(*given), flush=True)
+    try:
+        if name == "free":
+            print(cuda.cuMemFree_v2(address), flush=True)
+        elif name == "waiter":
+            given = "cuCtxCreate_v2", ["*", "", ""]
+            threading.Thread(target=call, args=given, daemon=True).start()
+            print(0, flush=True)
+        else:
+            print(call(name, types), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", ctypes.c_int.in_dll(caller, "last").value, flush=True)
+"""
+DRIVER = """
+import sys
+from nodemgr.edge.suspension.driver_calls import DriverCalls
+driver = DriverCalls("libcuda.so.1")
+for verb in sys.argv[2:]:
+    getattr(driver, verb)(int(sys.argv[1]), *([60_000] if verb == "lock" else []))
 """
 HALF = Share(50)
+NOT_PERMITTED = 800
+KINDS = ("HOOK", "LAUNCH", "COPY", "USE")
+WAYS = {"BACK", "GATE", "LATER", "DONE", "LEDGER", "THROUGH"}
+LATEST = ("Destroy", "Reset", "Release", "Detach", "Unload")
+"""Ends of what other rows need: they come last."""
 
 
 @pytest.fixture
 def tenant(gated: GatedWorld) -> Tenant:
     gated.manager.share = HALF
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], env=gated.world.environment(), stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    made = Tenant(process)
+    caller = compiled(CALLER, "-shared", "-fPIC")
+    made = Tenant(subprocess.Popen(
+        [sys.executable, "-S", "-c", PROGRAM, str(caller)], env=gated.world.environment(),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ))  # fmt: skip
     gated.tenants.append(made)
     assert made.hear() == "ready"
     return made
 
 
+def by_driver(gated: GatedWorld, tenant: Tenant, *verbs: str) -> None:
+    subprocess.run(
+        [sys.executable, "-c", DRIVER, str(tenant.pid), *verbs],
+        env=gated.world.environment(shim=False), check=True,
+    )  # fmt: skip
+
+
+def suspend(gated: GatedWorld, tenant: Tenant) -> None:
+    gated.gate.set(gated.slot(tenant), HALF, SUSPENDED)
+    by_driver(gated, tenant, "lock", "checkpoint")
+    gated.gate.set(gated.slot(tenant), HALF, AWAY)
+
+
+def resume(gated: GatedWorld, tenant: Tenant) -> None:
+    gated.gate.set(gated.slot(tenant), HALF, SUSPENDED)
+    by_driver(gated, tenant, "restore", "unlock")
+    gated.gate.set(gated.slot(tenant), HALF)
+
+
+def rows(*ways: str) -> Iterator[Hook]:
+    every = [row for kind in KINDS for row in hooks(kind).values() if row.away in ways]
+    yield from sorted(every, key=lambda row: any(part in row.name for part in LATEST))
+
+
+def call(tenant: Tenant, row: Hook) -> None:
+    types = ["host" if each == "void *" and "HostFunc" in row.name else each for each in row.types]
+    tenant.say(",".join((row.name, *types)))
+
+
 def asked(gated: GatedWorld) -> int:
-    return sum(packet.verb == "ASK" for packet in gated.manager.received)
+    """The requests to be resumed; NVML asks for other things."""
+    return sum(
+        packet.verb == "ASK" and packet.fields["what"] == "resume"
+        for packet in gated.manager.received
+    )
 
 
-@pytest.mark.parametrize("kind", ["COPY", "USE"])
-def test_each_use_asks_for_the_memory_of_a_suspended_process(
-    gated: GatedWorld, tenant: Tenant, kind: str
+def test_each_row_has_a_way() -> None:
+    every = [row for kind in KINDS for row in hooks(kind).values()]
+    assert {row.name: row.away for row in every if row.away not in WAYS} == {}
+    assert {row.away for row in every} == WAYS
+    ends = [row for row in every if row.name.startswith("cuMemFree") or "Destroy" in row.name]
+    assert {row.name: row.away for row in ends if row.away != "LATER"} == {
+        "cuGraphDestroyNode": "BACK"
+    }
+
+
+def test_each_use_asks_for_the_memory_and_ctrl_c_ends_its_wait(
+    gated: GatedWorld, tenant: Tenant
 ) -> None:
-    slot = gated.slot(tenant)
-    rows = hooks(kind).values()
-    assert len(rows) >= 12
-    for row in rows:
-        gated.gate.set(slot, HALF, SUSPENDED)
+    suspend(gated, tenant)
+    for row in rows("BACK", "GATE"):
         before = asked(gated)
-        types = ["host" if each == "void *" else each for each in row.types]  # a host function
-        tenant.say(",".join((row.name, *types)))
+        call(tenant, row)
         until(lambda before=before: asked(gated) > before)
         assert tenant.process.poll() is None, row.name
-        gated.gate.set(slot, HALF)
-        int(tenant.hear())
+        tenant.signal(signal.SIGINT)
+        assert (row.name, tenant.hear()) == (row.name, f"interrupted {NOT_PERMITTED}")
 
 
-def test_a_question_brings_no_memory_back(gated: GatedWorld, tenant: Tenant) -> None:
-    """A watchdog that polls would undo each suspension."""
-    gated.gate.set(gated.slot(tenant), HALF, SUSPENDED)
-    for line in ("cuStreamQuery,stream", "cuEventQuery,event", "cuEventDestroy_v2,event"):
-        tenant.say(line)
-        int(tenant.hear())
+def test_ends_and_questions_go_on_at_once(gated: GatedWorld, tenant: Tenant) -> None:
+    suspend(gated, tenant)
+    for row in rows("LATER", "DONE", "LEDGER"):
+        call(tenant, row)
+        assert (row.name, tenant.hear()) == (row.name, "0")
     assert asked(gated) == 0
+
+
+def test_calls_that_the_driver_does_not_hold_go_through(gated: GatedWorld, tenant: Tenant) -> None:
+    suspend(gated, tenant)
+    for row in rows("THROUGH"):
+        call(tenant, row)
+        assert tenant.hear().lstrip("-").isdigit(), row.name
+    assert asked(gated) == 0
+
+
+def test_a_free_is_done_at_the_resume(gated: GatedWorld, tenant: Tenant) -> None:
+    suspend(gated, tenant)
+    assert tenant.do("free") == 0
+    assert gated.world.used() >= 64 * MIB
+    resume(gated, tenant)
+    until(lambda: gated.world.used() < 64 * MIB)
+    assert gated.world.node.group(0, GROUP)[0] == 0
+    assert asked(gated) == 0
+
+
+def test_a_free_is_done_before_the_next_use(gated: GatedWorld, tenant: Tenant) -> None:
+    suspend(gated, tenant)
+    assert tenant.do("free") == 0
+    tenant.say("cuMemAlloc_v2,*,")
+    until(lambda: asked(gated) > 0)
+    resume(gated, tenant)
+    tenant.hear()
+    assert gated.world.node.group(0, GROUP)[0] == 0
+
+
+def test_a_question_waits_for_work_until_the_memory_has_left(
+    gated: GatedWorld, tenant: Tenant
+) -> None:
+    """Before, work may be under way."""
+    gated.gate.set(gated.slot(tenant), HALF, SUSPENDED)
+    tenant.say("cuCtxSynchronize")
+    until(lambda: gated.gate.use(gated.slot(tenant)).waiting_since_ns)
+    gated.gate.set(gated.slot(tenant), HALF, AWAY)
+    assert tenant.hear() == "0"
+    assert asked(gated) == 0
+
+
+def test_the_end_of_the_process_waits_for_no_gpu(gated: GatedWorld, tenant: Tenant) -> None:
+    suspend(gated, tenant)
+    for row in rows("LATER", "DONE"):
+        call(tenant, row)
+        tenant.hear()
+    assert asked(gated) == 0
+    tenant.do("waiter")
+    until(lambda: asked(gated) > 0)
+    tenant.process.communicate("", timeout=WAIT_LIMIT_S)
+    assert tenant.process.returncode == 0

@@ -24,6 +24,7 @@ from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.suspension import host_memory
 from nodemgr.simulator import SimulatedNode
 from tests.gpu.keeper import KEEPER, answer, answer_of, ask, keeper
+from tests.launches.test_turns import until
 from tests.node.programs import said
 from tests.support.examples import examples
 from tests.support.limits import WAIT_LIMIT_S
@@ -91,15 +92,33 @@ def test_a_use_of_a_suspended_gpu_waits_for_the_resume(node: Manager) -> None:
 
 
 def test_a_suspended_process_answers_its_memory_and_frees_it(node: Manager) -> None:
-    """The driver holds each call of it: the ledger answers, and a free brings the memory back."""
+    """The driver holds each call of it: the ledger answers, and a free is done at the resume."""
     node.quota("alice", 1, idle_ms=60_000, when_idle="suspend")  # its launches pass the gate
     alice = keeper(node)
+    before = used(node)
     node.call("task_suspend", task="t1")
     ask(alice, "info")
     assert int(answer(alice).removeprefix("info 0 ")) >= 64 * MIB
     assert node.call("status")["tasks"][0]["state"] == "suspended"
     ask(alice, "free")
     assert answer(alice) == "freed 0"
+    assert node.call("status")["tasks"][0]["state"] == "suspended"
+    node.call("task_resume", task="t1")
+    until(lambda: used(node) == before - 64 * MIB)
+    assert node.task("t1")["state"] == "running"
+
+
+def test_a_suspended_process_ends_without_its_gpu(node: Manager) -> None:
+    node.quota("alice", 1, idle_ms=60_000, when_idle="suspend")
+    alice = keeper(node)
+    node.call("task_suspend", task="t1")
+    bob = node.hold("bob", "-b", str(GIB))
+    assert said(bob)["error"] is None
+    ask(alice, "free")
+    assert answer(alice) == "freed 0"
+    assert alice.stdin is not None
+    alice.stdin.close()
+    assert alice.wait(WAIT_LIMIT_S) == 0
 
 
 def refused(node: Manager, verb: str, task: str = "t1") -> str:

@@ -54,6 +54,7 @@ class Hook:
     base: str
     since: int
     stream: str
+    away: str
     types: tuple[str, ...]
 
 
@@ -61,12 +62,12 @@ class Hook:
 def hooks(kind: str = "HOOK") -> Mapping[str, Hook]:
     """The rows of one kind: LAUNCH, COPY and USE are those of gated processes."""
     text = re.sub(r"/\*.*?\*/", "", (CSRC / "hooks" / "hooks.def").read_text(), flags=re.DOTALL)
-    row = rf"NM_{kind}\((\w+), (\w+), (\w+), (\d+), (\w+),\s*\((\d+)(?:,\s+([^()]*))?\)\)"
+    row = rf"NM_{kind}\((\w+), (\w+), (\w+), (\d+), (\w+), (\w+),\s*\((\d+)(?:,\s+([^()]*))?\)\)"
     found = {}
-    for library, name, base, since, stream, count, types in re.findall(row, text):
+    for library, name, base, since, stream, away, count, types in re.findall(row, text):
         arguments = tuple(part.strip() for part in types.split(",")) if types else ()
         assert len(arguments) == int(count), name
-        found[name] = Hook(library, name, base, int(since), stream, arguments)
+        found[name] = Hook(library, name, base, int(since), stream, away, arguments)
     assert len(found) == len(re.findall(rf"^NM_{kind}\(", text, flags=re.MULTILINE)), (
         "a row that this reader does not understand"
     )

@@ -25,9 +25,12 @@ from pathlib import Path
 from csrc import build, toolchain
 from tests.shim.world import CSRC, ROOT, hooks
 
-EXPORT = "#define NM_HOOK(library, name, base, since, stream, types)     \\\n    NM_API int name"
+EXPORT = (
+    "#define NM_HOOK(library, name, base, since, stream, away, types) \\\n"
+    "    NM_WAY_##away(name, types) "
+)
 ROW = (
-    "#define NM_HOOK(library, name, base, since, stream, types)                                   "
+    "#define NM_HOOK(library, name, base, since, stream, away, types)                             "
     " \\\n    {#name, #base"
 )
 HIDDEN_ROW = '{"", "", 0, 0, NULL, NULL, 0, NM_STREAM_ANY, NM_LIBRARY_##library},'
@@ -49,7 +52,7 @@ def mutant_of(source: str) -> str:
         before, after = source.split(at)
         source = (
             f"{before}#undef NM_HIDDEN\n#define NM_HIDDEN(library, name, base, since, stream,"
-            f" types) {hidden}\n{at}{after}"
+            f" away, types) {hidden}\n{at}{after}"
         )
         head, tail = source.rsplit(at, 1)
         body, rest = tail.split('#include "hooks/hooks.def"\n', 1)

@@ -24,14 +24,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define NM_HOOK(library, name, base, since, stream, types) extern int name() __attribute__((weak));
+#define NM_HOOK(library, name, base, since, stream, away, types) extern int name() __attribute__((weak));
 #include "hooks/hooks.def"
 
 static const struct {
     const char *name;
     void *address;
 } linked[] = {
-#define NM_HOOK(library, name, base, since, stream, types) {#name, (void *)name},
+#define NM_HOOK(library, name, base, since, stream, away, types) {#name, (void *)name},
 #include "hooks/hooks.def"
 };
 
