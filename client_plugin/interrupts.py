@@ -59,7 +59,10 @@ def _caller_of(code: CodeType) -> FrameType | None:
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
-    return frame.f_back if frame is not None else None
+    frame = frame.f_back if frame is not None else None
+    while frame is not None and frame.f_globals.get("__package__") == "_ctypes":
+        frame = frame.f_back  # PyPy's ctypes, on both sides of the driver's call
+    return frame
 
 
 def _trace(caller: FrameType | None, thread: int, raised: threading.Event) -> bool:

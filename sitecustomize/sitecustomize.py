@@ -38,6 +38,11 @@ WATCHED = {
     "keras": "watched_keras",
 }
 """The same for a process that `nodemgr predict` watches (client_plugin/prediction)."""
+CALLERS = ("ctypes", "cffi") if hasattr(sys, "pypy_version_info") else ()
+"""Modules with which PyPy calls the driver.
+
+The library has no C interface of PyPy to wait with: the hook waits for it.
+"""
 PACKAGE = "_nodemgr_client_plugin"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -87,6 +92,7 @@ class Finder(object):
 
     nodemgr = True
     hook = None
+    serves = False
     frameworks = FRAMEWORKS
 
     @staticmethod
@@ -95,6 +101,8 @@ class Finder(object):
         return load_hook("prediction.planned" if watched() else name)
 
     def find_spec(self, name, path=None, target=None):
+        if name in CALLERS and not self.serves:
+            return before_client(name, path)
         if name not in self.frameworks or self.hook is False:
             return None
         try:
@@ -105,6 +113,29 @@ class Finder(object):
             Finder.hook = False
             complain(error)
             return None
+
+
+def before_client(name, path):
+    """The spec of a module whose end of loading starts the client, once."""
+    for finder in sys.meta_path:
+        spec = None if isinstance(finder, Finder) else finder.find_spec(name, path)
+        if spec is not None:
+            break
+    else:
+        return None
+    load = spec.loader.exec_module
+
+    def load_and_serve(module):
+        load(module)
+        if not Finder.serves:
+            Finder.serves = True
+            try:
+                load_hook("lease").start()
+            except Exception as error:
+                complain(error)
+
+    spec.loader.exec_module = load_and_serve
+    return spec
 
 
 def load_hook(name="loading"):

@@ -20,15 +20,19 @@ static void *find(const char *name)
     return nm_linker()->dlsym(RTLD_DEFAULT, name);
 }
 
-bool nm_python_thread(void)
-{
-    void *(*thread_state)(void) = (void *(*)(void))find("PyGILState_GetThisThreadState");
-    return thread_state != NULL && thread_state() != NULL;
-}
-
 static bool is_main_thread(void)
 {
     return (uint32_t)syscall(SYS_gettid) == nm_pid();
+}
+
+/* PyPy's own threads cannot be told from others: its main thread alone is known, where no extension
+   of C holds the GIL. */
+bool nm_python_thread(void)
+{
+    void *(*thread_state)(void) = (void *(*)(void))find("PyGILState_GetThisThreadState");
+    int (*holds)(void) = (int (*)(void))find("PyPyGILState_Check");
+    return thread_state != NULL ? thread_state() != NULL
+                                : holds != NULL && is_main_thread() && holds() != 1;
 }
 
 static void (*_Atomic raiser)(void *exception);
