@@ -6,6 +6,7 @@ results are shown.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -148,18 +149,19 @@ def _child(
 def client_library(subject: Subject) -> CheckResult:
     if not subject.library.is_file():
         return CheckResult(False, messages.SHIM_MISSING(library=subject.library))
-    tried = _child(["/bin/true"], LD_PRELOAD=str(subject.library), LD_BIND_NOW="1")
+    copy = _copy_for_programs(subject)
+    library = locations.client_library(copy or str(subject.payload))
+    tried = _child(["/bin/true"], LD_PRELOAD=library, LD_BIND_NOW="1")
     if tried.returncode != 0 or tried.stderr:
         return CheckResult(
             False,
             messages.LIBRARY_DOES_NOT_LOAD(
                 program="/bin/true",
-                library=subject.library,
+                library=library,
                 exit_code=tried.returncode,
                 error=tried.stderr.strip(),
             ),
         )
-    copy = None if subject.env_dir is None else _conf(subject).get("client")
     entry = locations.preload_entry(copy or str(subject.payload))
     mapped = _child(["/bin/cat", "/proc/self/maps"], copy is not None, LD_PRELOAD=entry)
     if subject.library.name not in mapped.stdout:
@@ -167,11 +169,15 @@ def client_library(subject: Subject) -> CheckResult:
     return CheckResult(True, messages.LIBRARY_LOADS(library=entry if copy else subject.library))
 
 
-def _conf(subject: Subject) -> Mapping[str, str]:
-    try:
-        return {} if subject.env_dir is None else locations.read_conf(subject.env_dir)
-    except OSError:
-        return {}
+def _copy_for_programs(subject: Subject) -> str | None:
+    """The client that programs load, which the installed one need not be."""
+    named = subject.env_dir
+    for env_dir in [named] if named is not None else sorted((subject.run_dir / "envs").glob("*")):
+        with contextlib.suppress(OSError):
+            copy = locations.read_conf(env_dir).get("client")
+            if copy:
+                return copy
+    return None
 
 
 def _hindrance(entry: str) -> str:

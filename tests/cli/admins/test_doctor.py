@@ -93,6 +93,19 @@ def test_client_library(subject: Subject, payload: Path) -> None:
 
 
 @needs_library
+def test_the_client_that_programs_load_is_examined_where_the_installed_one_has_a_blank(
+    subject: Subject, payload: Path, tmp_path: Path
+) -> None:
+    blank = payload.rename(tmp_path / "my env")
+    theirs = Subject(subject.run_dir, subject.state_dir, None, inside=False, payload=blank)
+    broken(checks.client_library(theirs), "ERROR: ld.so")
+    env_dir = subject.run_dir / "envs" / "alice"
+    env_dir.mkdir(parents=True)
+    (env_dir / "client.conf").write_text(f"client={paths.payload_dir()}\n")
+    whole(checks.client_library(theirs))
+
+
+@needs_library
 def test_client_library_with_an_undefined_symbol(
     subject: Subject, payload: Path, tmp_path: Path
 ) -> None:
