@@ -7,7 +7,8 @@ options stand before `--`. In the bare run both are COMMAND alone. `$PYTHON` is 
 two results are all that the script prints, stdout and stderr together. SAME: the program notices
 nothing.
 
-The node has four GPUs of 16 GiB; alice may use them all, and 32 GiB. To extend the table, add a
+The node has four GPUs of 16 GiB; alice may use them all, and 32 GiB. The environment eager asks at
+the import of a framework. To extend the table, add a
 row: the script with the least that shows the fault, and the results as the pages promise them.
 """
 
@@ -309,6 +310,20 @@ signal.pause()
         ours="nodemgr: apptainer starts an image that does not have nodemgr's client: its programs"
         " get no GPUs from nodemgr, and no quota holds them; bind the client into it"
         " (docs/containers.md, Apptainer)",
+    ),
+    Program(
+        "a Python that takes no variables, as pex, PyInstaller and an embedded one, asks at its "
+        "first use of CUDA",
+        "for flags in '' -ISE; do run --env eager -- $PYTHON $flags early.py; done",
+        bare="False 4\nFalse 4", ours="True 4\nFalse 4",
+        files={
+            "early.py": """
+import os, sys
+sys.path.extend(os.environ["PYTHONPATH"].split(":"))
+import cupy
+print("NODEMGR_VISIBLE" in os.environ, cupy.first_use())
+"""
+        },
     ),
     Program(
         "an upgrade takes the installed client away: programs and their children load a copy",

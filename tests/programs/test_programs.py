@@ -42,6 +42,7 @@ print(count.value)'
 def node() -> Iterator[Manager]:
     manager = Manager(simulate="4x16GiB").start()
     manager.quota("alice", 4, memory_bytes=32 << 30)
+    manager.quota("eager", 4, acquire="import")
     yield manager
     manager.close()
 
