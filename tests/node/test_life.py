@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -237,6 +238,55 @@ def test_a_stopped_task_is_stalled_keeps_its_memory_and_comes_back(make_manager:
     events.expect("task.resumed")
     code, stderr = finish(program)
     assert (code, stderr) == (0, "")
+
+
+RESTARTS = """
+import ctypes, os, sys
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+print("used", flush=True)
+sys.stdin.readline()
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_process_that_went_on_as_another_program_is_called_so(make_manager: Make) -> None:
+    node = make_manager(simulate="1x8GiB", environment=BRISK)
+    node.quota("alice", 1)
+    node.quota("bob", 1)
+    program = node.spawn(
+        "alice", [sys.executable, "-S", "-c", RESTARTS, "/bin/sh", "-c", "read line"]
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    assert program.stdout.readline() == "used\n"
+    events = node.events()
+    program.stdin.write("\n")
+    program.stdin.flush()
+    events.expect("task.stalled", task="t1")
+    waiter = node.hold("bob")
+    reason = events.expect("task.waiting", env="bob")["reason"]
+    told = r"alice/t1 holds GPU 0 since .*, and runs another program since \d\d:\d\d"
+    assert re.search(told, reason)
+    program.communicate("\n", timeout=WAIT_LIMIT_S)
+    assert said(waiter)["error"] is None
+
+
+def test_a_program_that_restarts_itself_keeps_its_task(node: Manager) -> None:
+    command = [sys.executable, "-S", "-c", RESTARTS]
+    program = node.spawn("alice", [*command, *command, "/bin/true"])
+    assert program.stdin is not None
+    assert program.stdout is not None
+    events = node.events()
+    for _ in range(2):
+        assert program.stdout.readline() == "used\n"
+        assert [task["id"] for task in node.status()["tasks"]] == ["t1"]
+        assert node.status()["tasks"][0]["state"] == "running"
+        program.stdin.write("\n")
+        program.stdin.flush()
+    program.wait(WAIT_LIMIT_S)
+    events.expect("task.ended", task="t1")
 
 
 def test_a_stopped_task_is_ended_after_the_grace_where_the_policy_says_so(

@@ -418,6 +418,7 @@ def _indices(state: State) -> Iterator[str]:
     known = state.processes.keys() | state.request_of.keys()
     for name, keys in (
         ("connections", state.connections.keys()),
+        ("parted", state.parted.keys()),
         ("process_of_pid", set(state.process_of_pid.values())),
     ):
         if not keys <= known:

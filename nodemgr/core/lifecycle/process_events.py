@@ -143,6 +143,8 @@ def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
     if process is None:
         return
     draft.disconnect(process)
+    if process in draft.processes:
+        draft.parted.put(process, event.wall_ns)
     if process in draft.request_of:
         draft.go_away(process, now_ns)
 

@@ -165,6 +165,7 @@ class Disconnected:
     """EOF: a hint. A lease stays (the pidfd decides); a waiter has timeout_ms to come back."""
 
     connection: ConnectionId
+    wall_ns: int = 0
 
 
 @value

@@ -136,6 +136,10 @@ SILENT_ON = Part(
     NODE,
     "{env}/{task} holds {gpus} since {clock} and is silent: it is stopped, or runs another program",
 )
+RUNS_ANOTHER = Part(
+    NODE,
+    "{env}/{task} holds {gpus} since {clock}, and runs another program since {since}",
+)
 RESERVED_FOR = Part(QUEUE, "{gpus} kept for {env}/{task}")
 GPU_LOST = Part(DRIVER, "{gpus} lost")
 GPU_DRAINED = Part(NODE, "{gpus} drained")

@@ -516,6 +516,12 @@ def _holder(draft: Draft, gpu: Gpu, before: Request | None, names: str) -> str:
     if task is not None:
         name, since = task.job_id or task.task_id, clock(task.since_wall_ns)
         if task.state is TaskState.STALLED:
+            parted = [draft.parted.get(key) for key in task.processes]
+            known = [wall_ns for wall_ns in parted if wall_ns is not None]
+            if known and len(known) == len(parted):
+                return messages.RUNS_ANOTHER(
+                    env=task.env, task=name, gpus=names, clock=since, since=clock(max(known))
+                )
             return messages.SILENT_ON(env=task.env, task=name, gpus=names, clock=since)
         return messages.HOLDS(env=task.env, task=name, gpus=names, clock=since)
     if draft.charged.get(gpu.uuid):

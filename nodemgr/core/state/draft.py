@@ -440,6 +440,8 @@ class Draft(Overlays):
             self.disconnect(process)
             self.connections.put(process, connection)
             self.process_of_connection.put(connection, process)
+            if process in self.parted:
+                self.parted.drop(process)
         if process in self.state.away:
             self.come_back(process)
 

@@ -255,6 +255,8 @@ def _give_back_cap(draft: Draft, task: Task, process: Process) -> None:
 def _forget(draft: Draft, process: Process) -> None:
     draft.drop_process(process)
     draft.disconnect(process.key)
+    if process.key in draft.parted:
+        draft.parted.drop(process.key)
     if process.slot is not None:
         draft.emit(effects.ClearSlot(process.env, process.slot, process.generation))
 

@@ -286,6 +286,11 @@ class Tables:
     process_of_connection = Of[ConnectionId, ProcessKey]()
     away = Of[ProcessKey, int](seldom=True)
     """Waiters without a connection, and the time it was lost (ns)."""
+    parted = Of[ProcessKey, int](seldom=True)
+    """Living members of tasks whose connection has ended, and the time of it (wall clock, ns).
+
+    Such a process runs another program (exec).
+    """
     reasons = Of[str, str]()
     """The reason a request waits: the line sent to its askers."""
     positions = Of[str, int]()

@@ -140,7 +140,7 @@ class ClientHub:
         for closed in self._on_closed:
             closed(session)
         if session.asked:
-            self._engine.submit(events.Disconnected(session.connection))
+            self._engine.submit(events.Disconnected(session.connection, self._clock.wall_ns()))
 
     def knows(self, session: Session) -> bool:
         """Whether the session is open."""
