@@ -26,6 +26,15 @@ MEMORY_OVER_GPU = Message(
     note="A smaller batch fits, or another task of the environment ends. No quota limits the"
     " environment's memory on this GPU.",
 )
+MEMORY_OVER_OWN = Message(
+    JOB,
+    "out of GPU memory by this task's own --memory: {asked} asked on {gpu}; the task may use {limit}"
+    " there, this process holds {own}, its other processes {others}",
+    "name more, or a range such as --memory 8GiB-24GiB",
+    note="What a task names is its own for sure, and its limit. Contexts and modules count in it."
+    " Without `--memory` it shares what its environment has there.",
+)
+KEPT_FOR_TASKS = Part(QUOTA, ", and {bytes} are kept for tasks that named their memory")
 DRIVER_SHOWS_MORE = Part(
     DRIVER,
     ", and the driver shows {bytes} beyond that (contexts, modules, programs without the shim)",

@@ -124,7 +124,7 @@ static bool is_first(_Atomic bool *told)
 }
 
 struct shares {
-    uint64_t own_bytes, others_bytes, correction_bytes;
+    uint64_t own_bytes, others_bytes, correction_bytes, kept_bytes;
 };
 
 /* Reservations that are about to be withdrawn are in the ledger for microseconds. The figures
@@ -140,6 +140,8 @@ static struct shares shares_of(const struct nm_lease *lease, uint32_t row)
         shares.correction_bytes = nm_ledger_correction(&lease->ledger, row);
         uint64_t accounted = shares.own_bytes + shares.correction_bytes;
         shares.others_bytes = all > accounted ? all - accounted : 0;
+        uint64_t promised = nm_ledger_promised(&lease->ledger, row);
+        shares.kept_bytes = promised > all ? promised - all : 0;
         if (accounted + shares.others_bytes <= nm_ledger_limit(&lease->ledger, row))
             break;
         nm_pause_ns(PAUSE_NS);
@@ -188,22 +190,44 @@ static bool is_whole_gpu(const struct nm_lease *lease, uint32_t row)
            nm_ledger_limit(&lease->ledger, row) >= total_bytes;
 }
 
+/* More than the task named for itself. False: within that. */
+static bool said_over_own(const struct nm_lease *lease, uint32_t row, uint64_t bytes)
+{
+    char asked[24], own[24], others[24], limit[24];
+    uint64_t most = nm_ledger_cap(&lease->ledger, lease->slot), now, used;
+    nm_ledger_look(&lease->ledger, row, lease->slot, lease->generation, &now, &used);
+    if (most == 0 || (used <= most && bytes <= most - used))
+        return false;
+    uint64_t held = nm_ledger_slot_used(&lease->ledger, row, lease->slot);
+    size_text(bytes, asked);
+    size_text(held, own);
+    size_text(used > held ? used - held : 0, others);
+    size_text(most, limit);
+    struct gpu_name gpu = gpu_name_of(lease, row);
+    nm_say(NM_MEMORY_OVER_OWN, asked, gpu.text, limit, own, others);
+    return true;
+}
+
 static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes, const char *env)
 {
-    char asked[24], own[24], others[24], more[24], limit[24], corrected[128] = "";
+    char asked[24], own[24], others[24], more[24], limit[24], beyond[256] = "";
     struct shares shares = shares_of(lease, row);
+    size_t length = 0;
     size_text(bytes, asked);
     size_text(shares.own_bytes, own);
     size_text(shares.others_bytes, others);
-    size_text(shares.correction_bytes, more);
     size_text(nm_ledger_limit(&lease->ledger, row), limit);
+    size_text(shares.kept_bytes, more);
+    if (shares.kept_bytes > 0)
+        length = (size_t)snprintf(beyond, sizeof beyond, NM_KEPT_FOR_TASKS, more);
+    size_text(shares.correction_bytes, more);
     if (shares.correction_bytes > 0)
-        snprintf(corrected, sizeof corrected, NM_DRIVER_SHOWS_MORE, more);
+        snprintf(beyond + length, sizeof beyond - length, NM_DRIVER_SHOWS_MORE, more);
     struct gpu_name gpu = gpu_name_of(lease, row);
     if (is_whole_gpu(lease, row))
-        nm_say(NM_MEMORY_OVER_GPU, asked, gpu.text, env, limit, own, others, corrected);
+        nm_say(NM_MEMORY_OVER_GPU, asked, gpu.text, env, limit, own, others, beyond);
     else
-        nm_say(NM_MEMORY_OVER_QUOTA, asked, gpu.text, env, limit, own, others, corrected);
+        nm_say(NM_MEMORY_OVER_QUOTA, asked, gpu.text, env, limit, own, others, beyond);
 }
 
 static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes)
@@ -216,7 +240,7 @@ static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes
         nm_copy(env, sizeof env, "?");
     if (nm_ledger_limit(&lease->ledger, row) == 0)
         nm_say(NM_GPU_OF_OTHERS, (int)row, env);
-    else
+    else if (!said_over_own(lease, row, bytes))
         say_over(lease, row, bytes, env);
 }
 

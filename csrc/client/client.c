@@ -134,13 +134,21 @@ int nodemgr_state(char *line, size_t size)
     return told(nm_session.state, line, size);
 }
 
+/* Of the environment; of a task that named its memory, its own. */
+static uint64_t limit_of(const struct nm_lease *lease, uint32_t row)
+{
+    uint64_t limit, used;
+    nm_ledger_look(&lease->ledger, row, lease->slot, lease->generation, &limit, &used);
+    return limit;
+}
+
 static size_t put_figure(char *out, size_t size, size_t used, const char *name,
-                         uint64_t (*figure)(const struct nm_ledger *, uint32_t),
+                         uint64_t (*figure)(const struct nm_lease *, uint32_t),
                          const struct nm_lease *lease)
 {
     for (uint32_t i = 0; i < lease->gpu_count && used < size; i++) {
         uint64_t value =
-            figure != NULL ? figure(&lease->ledger, lease->gpu[i].row) : lease->gpu[i].row;
+            figure != NULL ? figure(lease, lease->gpu[i].row) : lease->gpu[i].row;
         used += (size_t)snprintf(out + used, size - used, "%s%s%llu", i == 0 ? name : "",
                                  i == 0 ? "=" : ",", (unsigned long long)value);
     }
@@ -164,7 +172,7 @@ int nodemgr_lease(char *out, size_t size)
         if (used < size)
             used = put_figure(out, size, used, "rows", NULL, lease);
         if (used < size)
-            used = put_figure(out, size, used, "limits", nm_ledger_limit, lease);
+            used = put_figure(out, size, used, "limits", limit_of, lease);
     }
     nm_leave();
     return lease != NULL && used < size ? (int)used : -1;

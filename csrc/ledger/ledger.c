@@ -18,12 +18,14 @@ _Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "on
 _Static_assert((int)NM_LEDGER_ERRNO == NM_SEALED_ERRNO && (int)NM_LEDGER_SIZE == NM_SEALED_SIZE &&
                    (int)NM_LEDGER_SEALS == NM_SEALED_SEALS,
                "a fault of a file is returned as it is");
-_Static_assert(sizeof(struct nm_limits) == 64 + NM_LEDGER_ROWS * 128 + 8 * NM_LEDGER_SLOTS,
-               "layout of version 3");
+_Static_assert(offsetof(struct nm_limits, cap) ==
+                   64 + NM_LEDGER_ROWS * 128 + (8 + 2) * NM_LEDGER_SLOTS,
+               "layout of version 4");
+_Static_assert(sizeof(struct nm_cap) == 32 + 8 * NM_LEDGER_ROWS, "layout of version 4");
 _Static_assert(offsetof(struct nm_usage, beat) == 8 * NM_LEDGER_ROWS * NM_LEDGER_SLOTS + 64,
-               "layout of version 3");
+               "layout of version 4");
 _Static_assert(sizeof(struct nm_usage) == 8 * (2 * NM_LEDGER_ROWS + 1) * NM_LEDGER_SLOTS + 64,
-               "layout of version 3");
+               "layout of version 4");
 
 static const struct {
     int fault;
@@ -88,7 +90,9 @@ static int create_limits(struct nm_ledger *ledger, const struct nm_limits *from)
         return NM_LEDGER_ERRNO;
     ledger->limits = ledger->limits_writable = address;
     if (from != NULL)
-        memcpy(ledger->limits_writable, from, sizeof *from);
+        memcpy(ledger->limits_writable, from, offsetof(struct nm_limits, cap));
+    atomic_store(&ledger->limits_writable->caps_used, 0);
+    memset(ledger->limits_writable->slot_cap, 0, sizeof ledger->limits_writable->slot_cap);
     ledger->limits_writable->magic = MAGIC;
     ledger->limits_writable->version = NM_LEDGER_VERSION;
     ledger->limits_writable->rows = NM_LEDGER_ROWS;
@@ -210,6 +214,96 @@ static inline uint64_t used_of(const struct nm_ledger *ledger, uint32_t row)
     return sum + correction_of(limits, row);
 }
 
+/* -- caps -- */
+
+static inline uint32_t caps_used(const struct nm_limits *limits)
+{
+    uint32_t caps = atomic_load_explicit(&limits->caps_used, memory_order_seq_cst);
+    return caps < NM_LEDGER_CAPS ? caps : NM_LEDGER_CAPS;
+}
+
+/* The slot's cap; 0: none. */
+static inline uint32_t cap_of(const struct nm_limits *limits, uint32_t slot, uint32_t caps)
+{
+    uint32_t cap = atomic_load_explicit(&limits->slot_cap[slot], memory_order_relaxed);
+    return cap < caps ? cap : 0;
+}
+
+static uint64_t kept_of(const struct nm_limits *limits, uint32_t cap, uint32_t row)
+{
+    if ((atomic_load_explicit(&limits->cap[cap].rows, memory_order_relaxed) >> row & 1) == 0)
+        return 0;
+    return atomic_load_explicit(&limits->cap[cap].kept_bytes, memory_order_seq_cst);
+}
+
+static uint64_t correction_in(const struct nm_limits *limits, uint32_t cap, uint32_t row)
+{
+    return clamp(
+        atomic_load_explicit(&limits->cap[cap].correction_bytes[row], memory_order_relaxed),
+        NM_BYTES_MASK);
+}
+
+/* What the processes of this cap use. */
+static uint64_t used_in(const struct nm_ledger *ledger, uint32_t cap, uint32_t row, uint32_t caps)
+{
+    const struct nm_limits *limits = ledger->limits;
+    uint32_t slots = nm_ledger_slots_used(ledger);
+    uint64_t most = most_of(limits, row), sum = correction_in(limits, cap, row);
+    for (uint32_t slot = 0; slot < slots; slot++)
+        if (cap_of(limits, slot, caps) == cap)
+            sum += clamp(atomic_load(&ledger->usage->word[row][slot]), most);
+    return sum;
+}
+
+/* What all use beyond what is kept for them, and what is kept: a few caps at a time, as a thread's
+   stack may be small. */
+static uint64_t promised_of(const struct nm_ledger *ledger, uint32_t row, uint64_t *kept_bytes)
+{
+    enum { TOGETHER = 64 };
+    const struct nm_limits *limits = ledger->limits;
+    uint32_t caps = caps_used(limits), slots = nm_ledger_slots_used(ledger);
+    uint64_t most = most_of(limits, row), unkept = correction_of(limits, row), all_kept = 0;
+    if (caps == 0)
+        unkept = used_of(ledger, row);
+    for (uint32_t first = 0; first < caps; first += TOGETHER) {
+        uint64_t used[TOGETHER] = {0};
+        for (uint32_t slot = 0; slot < slots; slot++) {
+            uint32_t place = cap_of(limits, slot, caps) - first;
+            if (place < TOGETHER)
+                used[place] += clamp(atomic_load(&ledger->usage->word[row][slot]), most);
+        }
+        for (uint32_t cap = first; cap < caps && cap - first < TOGETHER; cap++) {
+            uint64_t kept = cap != 0 ? kept_of(limits, cap, row) : 0;
+            uint64_t part = cap != 0 ? correction_in(limits, cap, row) : 0;
+            uint64_t all = used[cap - first] + part;
+            unkept -= part < unkept ? part : unkept; /* of the row's correction */
+            unkept += all > kept ? all - kept : 0;
+            all_kept += kept;
+        }
+    }
+    *kept_bytes = all_kept;
+    return unkept;
+}
+
+uint64_t nm_ledger_unkept(const struct nm_ledger *ledger, uint32_t row)
+{
+    uint64_t kept_bytes;
+    return row < NM_LEDGER_ROWS ? promised_of(ledger, row, &kept_bytes) : 0;
+}
+
+uint64_t nm_ledger_promised(const struct nm_ledger *ledger, uint32_t row)
+{
+    uint64_t kept_bytes;
+    return row < NM_LEDGER_ROWS ? promised_of(ledger, row, &kept_bytes) + kept_bytes : 0;
+}
+
+uint64_t nm_ledger_cap(const struct nm_ledger *ledger, uint32_t slot)
+{
+    const struct nm_limits *limits = ledger->limits;
+    uint32_t cap = slot < NM_LEDGER_SLOTS ? cap_of(limits, slot, caps_used(limits)) : 0;
+    return cap != 0 ? atomic_load_explicit(&limits->cap[cap].most_bytes, memory_order_relaxed) : 0;
+}
+
 uint64_t nm_ledger_used(const struct nm_ledger *ledger, uint32_t row)
 {
     return row < NM_LEDGER_ROWS ? used_of(ledger, row) : 0;
@@ -284,6 +378,36 @@ int nm_ledger_slot_state(const struct nm_ledger *ledger, uint32_t slot, uint32_t
     return state == state_of(generation, NM_SLOT_STALLED) ? NM_STALLED : NM_FENCED;
 }
 
+static uint64_t rest(uint64_t limit, uint64_t used)
+{
+    return limit > used ? limit - used : 0;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* As nm_ledger_look, where a task of the environment has a cap. */
+static __attribute__((noinline)) void look_beside_caps(const struct nm_ledger *ledger,
+                                                       uint32_t row, uint32_t slot, uint32_t caps,
+                                                       uint64_t *limit, uint64_t *used)
+{
+    uint32_t cap = cap_of(ledger->limits, slot, caps);
+    uint64_t kept, promised = promised_of(ledger, row, &kept) + kept;
+    if (cap == 0) {
+        *used = promised;
+        return;
+    }
+    uint64_t own = used_in(ledger, cap, row, caps), most = nm_ledger_cap(ledger, slot);
+    kept = kept_of(ledger->limits, cap, row);
+    /* the rest of what is kept for it, and then what nothing was promised */
+    uint64_t above = own > kept ? own : kept;
+    uint64_t more = rest(kept, own) + smaller(rest(most, above), rest(*limit, promised));
+    *limit = own + smaller(more, rest(*limit, used_of(ledger, row)));
+    *used = own;
+}
+
 int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation,
                    uint64_t *limit, uint64_t *used)
 {
@@ -291,8 +415,12 @@ int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, 
         *limit = *used = 0;
         return NM_FENCED;
     }
+    uint32_t caps = caps_used(ledger->limits);
     *limit = atomic_load_explicit(&ledger->limits->row[row].limit_bytes, memory_order_relaxed);
-    *used = used_of(ledger, row);
+    if (caps != 0)
+        look_beside_caps(ledger, row, slot, caps, limit, used);
+    else
+        *used = used_of(ledger, row);
     return nm_ledger_slot_state(ledger, slot, generation);
 }
 
@@ -354,6 +482,24 @@ static inline void note_peak(const struct nm_ledger *ledger, uint32_t row, uint3
         ;
 }
 
+/* Where a task of the environment has a cap. A process without one shares what is kept for none. */
+static __attribute__((noinline)) bool fits_beside_caps(const struct nm_ledger *ledger, uint32_t row,
+                                                       uint32_t slot, uint32_t caps, uint64_t own,
+                                                       uint64_t limit)
+{
+    uint32_t cap = cap_of(ledger->limits, slot, caps);
+    uint64_t kept;
+    if (cap != 0) {
+        uint64_t most = nm_ledger_cap(ledger, slot), used = used_in(ledger, cap, row, caps);
+        if (own > most || used > most)
+            return false;
+        if (used <= kept_of(ledger->limits, cap, row))
+            return used_of(ledger, row) <= limit;
+    }
+    uint64_t unkept = promised_of(ledger, row, &kept);
+    return own <= limit && unkept + kept <= limit;
+}
+
 /* The process's own word counts unclamped: otherwise it would pass with a whole GPU, and with
    managed memory beyond it. */
 static inline bool fits(const struct nm_ledger *ledger, uint32_t row, uint32_t slot)
@@ -363,6 +509,9 @@ static inline bool fits(const struct nm_ledger *ledger, uint32_t row, uint32_t s
     /* after the addition to the own word, in the order that nm_ledger_lower_limit rests on */
     uint64_t limit =
         atomic_load_explicit(&ledger->limits->row[row].limit_bytes, memory_order_seq_cst);
+    uint32_t caps = caps_used(ledger->limits);
+    if (caps != 0)
+        return fits_beside_caps(ledger, row, slot, caps, own, limit);
     return own <= limit && used_of(ledger, row) <= limit;
 }
 
@@ -480,7 +629,7 @@ int nm_ledger_lower_limit(struct nm_ledger *ledger, uint32_t row, uint64_t least
     _Atomic uint64_t *limit = &ledger->limits_writable->row[row].limit_bytes;
     uint64_t before = atomic_load(limit), left = least_bytes;
     for (;;) {
-        uint64_t used = used_of(ledger, row);
+        uint64_t used = nm_ledger_promised(ledger, row);
         left = used > left ? used : left;
         if (left >= before) {
             atomic_store(limit, before);
@@ -488,7 +637,7 @@ int nm_ledger_lower_limit(struct nm_ledger *ledger, uint32_t row, uint64_t least
             return 0;
         }
         atomic_store(limit, left);
-        if (used_of(ledger, row) <= left)
+        if (nm_ledger_promised(ledger, row) <= left)
             break;
     }
     *limit_bytes = left;
@@ -500,6 +649,47 @@ int nm_ledger_set_correction(struct nm_ledger *ledger, uint32_t row, uint64_t co
     if (row >= NM_LEDGER_ROWS || ledger->limits_writable == NULL)
         return -1;
     atomic_store(&ledger->limits_writable->row[row].correction_bytes, correction_bytes);
+    return 0;
+}
+
+/* The rows last, when the rest is there; and the caps in use before any slot is of it. A reservation
+   of others adds to its word first and reads the caps then: nm_ledger_promised after this call has
+   the words of all that did not meet the new cap. */
+int nm_ledger_set_cap(struct nm_ledger *ledger, uint32_t cap, uint64_t kept_bytes,
+                      uint64_t most_bytes, uint32_t rows)
+{
+    if (cap == 0 || cap >= NM_LEDGER_CAPS || ledger->limits_writable == NULL)
+        return -1;
+    struct nm_limits *limits = ledger->limits_writable;
+    struct nm_cap *out = &limits->cap[cap];
+    if (atomic_load(&out->most_bytes) == 0) /* it begins */
+        for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++)
+            atomic_store(&out->correction_bytes[row], 0);
+    atomic_store(&out->most_bytes, most_bytes);
+    atomic_store(&out->kept_bytes, kept_bytes);
+    atomic_store(&out->rows, rows);
+    uint32_t used = caps_used(limits) > cap ? caps_used(limits) : cap + 1;
+    while (used > 0 && (used == 1 || atomic_load(&limits->cap[used - 1].most_bytes) == 0))
+        used--;
+    atomic_store(&limits->caps_used, used);
+    return 0;
+}
+
+int nm_ledger_set_cap_correction(struct nm_ledger *ledger, uint32_t cap, uint32_t row,
+                                 uint64_t correction_bytes)
+{
+    if (cap == 0 || cap >= NM_LEDGER_CAPS || row >= NM_LEDGER_ROWS ||
+        ledger->limits_writable == NULL)
+        return -1;
+    atomic_store(&ledger->limits_writable->cap[cap].correction_bytes[row], correction_bytes);
+    return 0;
+}
+
+int nm_ledger_set_slot_cap(struct nm_ledger *ledger, uint32_t slot, uint32_t cap)
+{
+    if (slot >= NM_LEDGER_SLOTS || cap >= NM_LEDGER_CAPS || ledger->limits_writable == NULL)
+        return -1;
+    atomic_store(&ledger->limits_writable->slot_cap[slot], (uint16_t)cap);
     return 0;
 }
 
@@ -538,6 +728,7 @@ int nm_ledger_clear_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t gener
         return -1;
     uint32_t next = (generation + 1) & 0xffff;
     atomic_store(&ledger->limits_writable->slot_state[slot], state_of(next, NM_SLOT_FREE));
+    atomic_store(&ledger->limits_writable->slot_cap[slot], 0);
     for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
         atomic_store(&ledger->usage->word[row][slot], word_of(next, 0));
         atomic_store(&ledger->usage->peak[slot][row], word_of(next, 0));

@@ -7,6 +7,12 @@
  * large. Two processes may both withdraw (they try again after random pauses), but never both pass.
  * A kill between any two instructions leaves one word, which the manager clears after the death of
  * its process.
+ *
+ * A task that named its memory has a cap: its processes together have `kept_bytes` for sure, and
+ * never more than `most_bytes`. What is promised on a row is the sum of all caps, each with what is
+ * kept or used of it, whichever is more, and of what the other processes use. A reservation beyond
+ * what is kept for its process passes if the promised bytes are within the limit; one within it
+ * passes if the used bytes are.
  */
 #ifndef NM_LEDGER_H
 #define NM_LEDGER_H
@@ -15,13 +21,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define NM_LEDGER_VERSION 3u
+#define NM_LEDGER_VERSION 4u
 #define NM_GENERATION_SHIFT 48
 #define NM_BYTES_MASK ((UINT64_C(1) << NM_GENERATION_SHIFT) - 1)
 
 /* cffi: begin */
 #define NM_LEDGER_ROWS 16    /* GPUs of a node, by node index */
 #define NM_LEDGER_SLOTS 1024 /* processes of an environment */
+#define NM_LEDGER_CAPS 1024  /* tasks with a cap; number 0 is no cap */
 #define NM_UUID_BYTES 48     /* with its NUL */
 
 enum nm_reserve { NM_OK = 0, NM_OVER = 1, NM_FENCED = 2, NM_STALLED = 3 };
@@ -44,13 +51,24 @@ struct nm_limit_row {
     uint64_t reserved[7];
 };
 
+/* correction: the part of its row's that is of the cap's processes */
+struct nm_cap {
+    _Atomic uint64_t kept_bytes, most_bytes;
+    _Atomic uint64_t rows; /* a bit for each row on which it is kept */
+    uint64_t reserved;
+    _Atomic uint64_t correction_bytes[NM_LEDGER_ROWS];
+};
+
 struct nm_limits {
     uint64_t magic;
     uint32_t version, rows, slots;
     _Atomic uint32_t slots_used; /* number of slots to sum */
-    uint64_t reserved[5];
+    _Atomic uint32_t caps_used;  /* above each cap's number; 0: no task has one */
+    uint32_t reserved[9];
     struct nm_limit_row row[NM_LEDGER_ROWS];
     _Atomic uint64_t slot_state[NM_LEDGER_SLOTS]; /* generation << 8 | enum nm_slot_state */
+    _Atomic uint16_t slot_cap[NM_LEDGER_SLOTS];
+    struct nm_cap cap[NM_LEDGER_CAPS]; /* the last: a restarted manager writes it anew */
 };
 
 /* usage: one word for each GPU and slot, generation << 48 | bytes, written by its process. The
@@ -124,10 +142,17 @@ uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row);
 /* as summed; at most 2^48 */
 uint64_t nm_ledger_correction(const struct nm_ledger *ledger, uint32_t row);
 uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger); /* how many are summed */
+/* all that is used beyond what is kept for its task */
+uint64_t nm_ledger_unkept(const struct nm_ledger *ledger, uint32_t row);
+/* that, and all that is kept */
+uint64_t nm_ledger_promised(const struct nm_ledger *ledger, uint32_t row);
 /* nm_reserve: the result that a reserve would have */
 int nm_ledger_slot_state(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation);
-/* The row's limit and use, and the result that a reserve by (slot, generation) would have, in
-   one call: programs ask often. */
+/* The most that the slot's task may have on a GPU; 0: it has no cap. */
+uint64_t nm_ledger_cap(const struct nm_ledger *ledger, uint32_t slot);
+/* The slot's limit and use on the row, and the result that a reserve by (slot, generation) would
+   have, in one call: programs ask often. Of a task with a cap, its use, and what it may have now;
+   else the row's limit, and all that others use or is kept for them counts as used. */
 int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation,
                    uint64_t *limit, uint64_t *used);
 /* "" if the row is unused */
@@ -137,11 +162,18 @@ const char *nm_ledger_uuid(const struct nm_ledger *ledger, uint32_t row);
 int nm_ledger_set_row(struct nm_ledger *ledger, uint32_t row, const char *uuid,
                       uint64_t total_bytes);
 int nm_ledger_set_limit(struct nm_ledger *ledger, uint32_t row, uint64_t limit_bytes);
-/* Lowers the limit to `least_bytes`, or to the bytes in use if they are more; never raises it.
+/* Lowers the limit to `least_bytes`, or to the promised bytes if they are more; never raises it.
    Every later allocation meets the new limit, and all earlier ones are within it. */
 int nm_ledger_lower_limit(struct nm_ledger *ledger, uint32_t row, uint64_t least_bytes,
                           uint64_t *limit_bytes);
 int nm_ledger_set_correction(struct nm_ledger *ledger, uint32_t row, uint64_t correction_bytes);
+/* most_bytes 0: the cap ends, and what its slots still use is kept for nobody. */
+int nm_ledger_set_cap(struct nm_ledger *ledger, uint32_t cap, uint64_t kept_bytes,
+                      uint64_t most_bytes, uint32_t rows);
+int nm_ledger_set_cap_correction(struct nm_ledger *ledger, uint32_t cap, uint32_t row,
+                                 uint64_t correction_bytes);
+/* cap 0: none */
+int nm_ledger_set_slot_cap(struct nm_ledger *ledger, uint32_t slot, uint32_t cap);
 /* Gives the slot to a generation: its bytes stay, those of another one go. Raises slots_used. */
 int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation,
                        enum nm_slot_state state);

@@ -297,8 +297,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* The total is the quota, if the GPU is as large. Free is the least of the quota's and the
-   driver's. */
+/* The total is the quota or the task's own memory, if the GPU is as large. Free is the least of
+   theirs and the driver's. */
 static inline int memory_info(uint64_t *free, uint64_t *total)
 {
     size_t driver_free = 0, driver_total = 0;

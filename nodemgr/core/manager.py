@@ -136,7 +136,7 @@ class Transition:
 
 
 def _match(draft: Draft, event: Match, now_ns: int) -> Set[str]:
-    figures, are_complete = dict(event.used_bytes or {}), event.used_bytes is not None
+    figures, are_complete = dict(event.unkept_bytes or {}), event.unkept_bytes is not None
     return matching.match(draft, figures, now_ns, event.wall_ns, are_complete=are_complete)
 
 
@@ -240,7 +240,7 @@ def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) ->
     draft, inadmissible, failed = _decided(draft, event, now_ns)
     then = None
     if draft.wakes_scheduler and not isinstance(event, Disconnected):
-        then = Match(event.wall_ns, event.used_bytes if isinstance(event, Tick) else None)
+        then = Match(event.wall_ns, event.unkept_bytes if isinstance(event, Tick) else None)
     if isinstance(event, OrderAll):
         rule = _rule_of_all(event)
     return finish(
@@ -289,15 +289,17 @@ def finish(
     """The transition: rows and events to store, and effects in the edge's order.
 
     The effects are the ledgers' changes, the handlers' own effects in their order (the answers are
-    among them), the processes to watch from now on, and the ends.
+    among them), the processes to watch from now on, and the ends. A cap ends after its slots.
     """
     before, after = draft.state.members, draft.members
     opened = [env for env in after.changes if env not in before and env in after]
     every: list[Effect] = [effects.OpenLedger(env) for env in opened]
     every += _grants(draft, opened)
+    every += _caps(draft, opened)
     every += _shares(draft) if "compute" in draft.seldom else ()
     every += draft.effects
     every += _watching(draft)
+    every += _ended_caps(draft)
     every += [
         effects.CloseLedger(env) for env in after.changes if env in before and env not in after
     ]
@@ -347,6 +349,35 @@ def _grants(draft: Draft, opened: list[str]) -> list[Effect]:
                 effects.SetLimit(env, uuid, gpu.index, limit_bytes, gpu.memory_total_bytes)
             )
     return [*held.values(), *limits]
+
+
+def _caps(draft: Draft, opened: list[str]) -> list[Effect]:
+    """The memory that ledgers keep for tasks which named it."""
+    tasks = dict(draft.tasks.changes)
+    for env in opened:
+        tasks |= {task_id: draft.tasks[task_id] for task_id in draft.env_tasks.members(env)}
+    caps: list[Effect] = []
+    for task_id, task in tasks.items():
+        if task is None or not task.kept_bytes or task.env not in draft.members:
+            continue
+        before = draft.state.tasks.get(task_id)
+        if before is None or before.gpus != task.gpus or task.env in opened:
+            rows = tuple([draft.gpus[uuid].index for uuid in task.gpus])
+            caps.append(effects.SetCap(task.env, task_id, rows, task.kept_bytes, task.cap_bytes))
+    return caps
+
+
+def _ended_caps(draft: Draft) -> list[Effect]:
+    state = draft.state
+    ended = [state.tasks.get(key) for key, task in draft.tasks.changes.items() if task is None]
+    return [
+        effects.DropCap(task.env, task.task_id)
+        for task in ended
+        if task is not None
+        and task.kept_bytes
+        and task.env in state.members
+        and task.env in draft.members
+    ]
 
 
 def _shares(draft: Draft) -> list[Effect]:

@@ -75,6 +75,8 @@ class PlainNode:
         self.lost: dict[tuple[int, int], Lost] = {}
         """By process and GPU."""
         self.used: dict[tuple[str, int], int] = {}
+        self.shared: dict[tuple[str, int], int] = {}
+        """The least of it that tasks without named memory use; else the others use theirs first."""
         self.blind = False
         """The present event brings no figures of memory in use, and grants may shrink after it.
 
@@ -128,8 +130,16 @@ class PlainNode:
         return max(0, min(self.memory[env, gpu], self.target(env, gpu)) - self.caps(env, gpu))
 
     def free(self, env: str, gpu: int) -> int:
-        reserved = sum(task.reserved for task in self.tasks if task.env == env and gpu in task.gpus)
-        return max(0, self.limit(env, gpu) - max(self.used.get((env, gpu), 0), reserved))
+        promised = self.reserved(env, gpu) + self.unreserved(env, gpu)
+        return max(0, self.limit(env, gpu) - promised)
+
+    def reserved(self, env: str, gpu: int) -> int:
+        return sum(task.reserved for task in self.tasks if task.env == env and gpu in task.gpus)
+
+    def unreserved(self, env: str, gpu: int) -> int:
+        """The memory in use beyond what is reserved for the task that uses it."""
+        used = self.used.get((env, gpu), 0) - self.reserved(env, gpu)
+        return max(0, used, self.shared.get((env, gpu), 0))
 
     def charge(self, env: str, gpu: int, grant: int | None = None) -> int:
         if grant is None:
@@ -400,8 +410,7 @@ class PlainNode:
         if tasks:
             return max(
                 0,
-                self.full(env, gpu)
-                - max(self.used.get((env, gpu), 0), sum(task.reserved for task in tasks)),
+                self.full(env, gpu) - self.reserved(env, gpu) - self.unreserved(env, gpu),
             )
         alive = sum(
             lost.memory
@@ -490,6 +499,7 @@ class PlainNode:
             if not any(other.env == task.env and gpu in other.gpus for other in self.tasks):
                 del self.memory[task.env, gpu]
                 del self.used[task.env, gpu]
+                self.shared.pop((task.env, gpu), None)
 
     def take_out(self, task: Task, pid: int) -> None:
         task.members.remove(pid)

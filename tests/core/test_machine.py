@@ -265,12 +265,21 @@ class Core(RuleBasedStateMachine):
             assert self._seen() == self._expected()  # it woke up by itself for all that was due
 
     @precondition(lambda self: self.plain.memory)
-    @rule(data=st.data(), part=st.integers(0, 4))
-    def use(self, data: Choices, part: int) -> None:
-        """The env's processes have a part of a grant in use, as the next second's figures show."""
+    @rule(data=st.data(), part=st.integers(0, 4), shared=st.integers(0, 4))
+    def use(self, data: Choices, part: int, shared: int) -> None:
+        """The env's processes have a part of a grant in use, as the next second's figures show.
+
+        `shared`: the part of what nothing is kept for that tasks without named memory use. The
+        ledger lets them have no more, and the others no more than their caps.
+        """
         env, index = pick(data, sorted(self.plain.memory))
-        gib = self.plain.memory[env, index] * part // 4 // GIB
+        memory, kept = self.plain.memory[env, index], self.plain.reserved(env, index)
+        loose = max(0, memory - kept) * shared // 4 // GIB * GIB
+        if not self.plain.active(env, index):
+            loose = 0  # without a figure the node knows no more than the grant's size
+        gib = max(memory * part // 4, loose) // GIB
         self.plain.used[env, index] = gib * GIB
+        self.plain.shared[env, index] = self.node.unkept[env, f"GPU-{index}"] = loose
         self.node.uses(env, index, gib)
         self.time_passes(1)
 
@@ -332,6 +341,9 @@ class Core(RuleBasedStateMachine):
         """After what is due at this moment."""
         self.node.used = {
             (env, f"GPU-{index}"): used for (env, index), used in self.plain.used.items()
+        }
+        self.node.unkept = {
+            (env, f"GPU-{index}"): shared for (env, index), shared in self.plain.shared.items()
         }
         self.node.passes(0, silent=self.stopped)
         self.plain.tick(self.stopped)

@@ -16,6 +16,7 @@ from nodemgr.core.manager import State, Transition, step
 from nodemgr.core.model import encoding, events
 from nodemgr.core.model.effects import (
     CloseLedger,
+    DropCap,
     Effect,
     LowerLimit,
     OpenLedger,
@@ -25,6 +26,7 @@ from nodemgr.core.model.effects import (
     SendFence,
     SendGrant,
     SendWait,
+    SetCap,
     SetLimit,
     StartJob,
     SubmitAnswered,
@@ -79,8 +81,12 @@ class Node:
         self.history: dict[str, Ended] = {}
         self.used: dict[tuple[str, str], int] = {}
         """Memory in use by env and GPU index, for the next Tick."""
+        self.unkept: dict[tuple[str, str], int] = {}
+        """The least of it that tasks without named memory use; else the others use theirs first."""
         self.limits: dict[tuple[str, str], int] = {}
         """The limit in each open ledger, as it was sent last."""
+        self.caps: dict[tuple[str, str], SetCap] = {}
+        """The cap of each task in an open ledger, as it was sent last."""
         self.orders: list[LowerLimit] = []
         """Orders to lower limits that the ledgers have not answered,"""
         self.holds_orders = False
@@ -130,14 +136,23 @@ class Node:
         return step(self.state, event, self.now_ns)
 
     def _ledgers_follow(self, transition: Transition) -> None:
-        """The last limit that was sent for each open ledger is that of the grant."""
+        """The last limit that was sent for each open ledger is that of the grant.
+
+        And the caps are those of the tasks that named their memory.
+        """
         for effect in transition.effects:
             if isinstance(effect, OpenLedger | CloseLedger):
                 self.limits = {key: at for key, at in self.limits.items() if key[0] != effect.env}
+                self.caps = {key: at for key, at in self.caps.items() if key[0] != effect.env}
             elif isinstance(effect, SetLimit):
                 self.limits[effect.env, effect.uuid] = effect.limit_bytes
+            elif isinstance(effect, SetCap):
+                self.caps[effect.env, effect.task_id] = effect
+            elif isinstance(effect, DropCap):
+                del self.caps[effect.env, effect.task_id]
         sent = {key: at for key, at in self.limits.items() if at}
         assert sent == self._open_limits()
+        assert self.caps == self._open_caps()
 
     def _open_limits(self) -> dict[tuple[str, str], int]:
         return {
@@ -145,6 +160,26 @@ class Node:
             for key, grant in self.state.grants.items()
             if grant.limit_bytes and grant.env in self.state.members
         }
+
+    def _open_caps(self) -> dict[tuple[str, str], SetCap]:
+        state = self.state
+        return {
+            (task.env, task.task_id): SetCap(
+                task.env,
+                task.task_id,
+                tuple(state.gpus[uuid].index for uuid in task.gpus),
+                task.kept_bytes,
+                max(task.kept_bytes, task.memory_most_bytes or 0),
+            )
+            for task in state.tasks.values()
+            if task.kept_bytes and task.env in state.members
+        }
+
+    def unkept_bytes(self, key: tuple[str, str], used_bytes: int) -> int:
+        """The figure of memory in use beyond what is kept for its task."""
+        grant = self.state.grants.get(key)
+        kept_bytes = 0 if grant is None else grant.kept_bytes
+        return max(self.unkept.get(key, 0), used_bytes - kept_bytes, 0)
 
     def _ledger_answers(self) -> events.LimitLowered | None:
         """The answer to the oldest order to lower a limit, unless the ledger is held up."""
@@ -154,8 +189,9 @@ class Node:
         grant = self.state.grants.get((order.env, order.uuid))
         limit_bytes = None
         if grant is not None:
-            used_bytes = max(order.least_bytes, self.used.get((order.env, order.uuid), 0))
-            limit_bytes = min(grant.limit_bytes, used_bytes)
+            key = (order.env, order.uuid)
+            promised_bytes = grant.kept_bytes + self.unkept_bytes(key, self.used.get(key, 0))
+            limit_bytes = min(grant.limit_bytes, max(order.least_bytes, promised_bytes))
         return events.LimitLowered(order.env, order.uuid, order.number, limit_bytes, self.wall_ns)
 
     def _save(self, save: Save) -> None:
@@ -203,6 +239,7 @@ class Node:
         self.orders = []
         self.state = restore(self.config, rows, self.now_ns)
         assert promises.check(self.state) == []
+        self.caps = self._open_caps()
         self.limits = self._open_limits()  # the new manager writes the limits of its rows
         self.beats = {key: self.now_ns for key, _ in self.state.watched()}
         self.gpus_are(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index))
@@ -305,7 +342,10 @@ class Node:
         """A process asks for GPUs; each has a token of its own unless one is named."""
         caller = self.caller(env, pid, udp=udp, ancestors=ancestors, job_id=job_id)
         self.beats[caller.process] = self.now_ns
-        used = {f"GPU-{index}": size * GIB for index, size in (used_gib or {}).items()}
+        used = {
+            f"GPU-{index}": self.unkept_bytes((env, f"GPU-{index}"), size * GIB)
+            for index, size in (used_gib or {}).items()
+        }
         memory_bytes = None if gib is None else gib * GIB
         return self.happens(
             events.Acquire(
@@ -421,7 +461,8 @@ class Node:
     def ticks(self) -> list[Effect]:
         grants = [(grant.env, grant.uuid) for grant in timers.watched_grants(self.state)]
         used = {grant: self.used[grant] for grant in grants}
-        return self.happens(events.Tick(self.wall_ns, *self.heard(), used))
+        unkept = {key: self.unkept_bytes(key, used_bytes) for key, used_bytes in used.items()}
+        return self.happens(events.Tick(self.wall_ns, *self.heard(), used, unkept))
 
     def heard(self) -> tuple[frozenset[str], int | None]:
         """Tick.silent and Tick.oldest_ns, of `beats`."""

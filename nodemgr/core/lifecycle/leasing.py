@@ -213,8 +213,7 @@ def hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> None:
             return
         grant = Grant(task.env, uuid, 0, 0, 0)
     else:
-        # Without a figure: no more is in use than the grant took while its tasks were stalled.
-        figures.setdefault((task.env, uuid), grant.memory_bytes)
+        figures.setdefault((task.env, uuid), members.unkept_at_most(grant))
     held = accounting.with_task(grant, task.kept_bytes, task.memory_most_bytes)
     memory_bytes = max(grant.memory_bytes, accounting.least(draft, held))
     draft.put_grant(replace(held, memory_bytes=memory_bytes))
@@ -642,7 +641,8 @@ def _set_slots(draft: Draft, task: Task, state: str) -> None:
     for key in task.processes:
         process = draft.processes[key]
         if process.slot is not None:
-            draft.emit(effects.SetSlot(process.env, process.slot, process.generation, state))
+            slot = process.slot, process.generation
+            draft.emit(effects.SetSlot(process.env, *slot, state, task.capped))
 
 
 # -- the record of an allocation: written with the lease, closed with its end

@@ -160,12 +160,31 @@ class LowerLimit:
 
 
 @value
+class SetCap:
+    """The ledger keeps memory for a task on these rows, and gives it no more than the most."""
+
+    env: str
+    task_id: str
+    rows: tuple[int, ...]
+    kept_bytes: int
+    most_bytes: int
+
+
+@value
+class DropCap:
+    env: str
+    task_id: str
+
+
+@value
 class BeginSlot:
     """A new process's slot: its words become zero and carry this generation, and it lives."""
 
     env: str
     slot: int
     generation: int
+    capped: str = ""
+    """The task with the cap that bounds it; empty: none."""
 
 
 @value
@@ -174,6 +193,8 @@ class SetSlot:
     slot: int
     generation: int
     state: str  # "live", "stalled", "fenced"
+    capped: str = ""
+    """As in BeginSlot. What a fenced process still uses is kept for none."""
 
 
 @value
@@ -341,6 +362,8 @@ Effect = (
     | OpenLedger
     | SetLimit
     | LowerLimit
+    | SetCap
+    | DropCap
     | BeginSlot
     | SetSlot
     | ClearSlot
@@ -388,6 +411,8 @@ HANDLING: Mapping[type, Handling] = {
     OpenLedger: Handling(),
     SetLimit: Handling(prompt=True),
     LowerLimit: Handling(),
+    SetCap: Handling(prompt=True),
+    DropCap: Handling(),
     BeginSlot: Handling(prompt=True),
     SetSlot: Handling(prompt=True),
     ClearSlot: Handling(),

@@ -527,7 +527,8 @@ class Task:
     kept_bytes: int = 0
     """Bytes kept free for it in each of its grants.
 
-    This is the named memory of a request over the UNIX socket or of a job, else 0.
+    This is the named memory of a request over the UNIX socket or of a job, else 0. The ledger
+    keeps it, and gives the task no more than `cap_bytes`.
     """
     world: int = 1
     """The number of announced processes.
@@ -583,6 +584,16 @@ class Task:
         return self.compute_percent is None
 
     @property
+    def cap_bytes(self) -> int:
+        """The most that its processes in the ledger have together on each GPU; 0: no cap."""
+        return (self.memory_most_bytes or self.kept_bytes) if self.kept_bytes else 0
+
+    @property
+    def capped(self) -> str:
+        """The task of its processes' cap: itself; empty: they have none."""
+        return self.task_id if self.kept_bytes else ""
+
+    @property
     def extended_limit_ms(self) -> int | None:
         """The time after its start when its time limit ends it.
 
@@ -630,7 +641,7 @@ class Grant:
     suspended_tasks: int = 0
     """If all its tasks are suspended, its memory is charged to the quota and not to the GPU."""
     kept_bytes: int = 0
-    """The sum of its tasks' kept_bytes. Other requests that name their memory do not use it."""
+    """The sum of its tasks' kept_bytes. No other task uses it."""
     caps_bytes: int = 0
     """The sum of its UDP processes' fixed caps."""
     elastic_tasks: int = 0

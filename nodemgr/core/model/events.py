@@ -61,8 +61,8 @@ class Acquire:
     """None: without limit; 0: answer at once."""
     command: str
     wall_ns: int
-    used_bytes: Mapping[Uuid, int] = field(default_factory=dict)
-    """Bytes that the env's ledger holds now, per GPU.
+    unkept_bytes: Mapping[Uuid, int] = field(default_factory=dict)
+    """Bytes in use by the env's ledger now, per GPU, beyond what is kept for their tasks.
 
     Read only with a named memory_bytes, and over UDP.
     """
@@ -274,6 +274,8 @@ class Tick:
     """The earliest time one of the others was last heard; None: all are heard now."""
     used_bytes: Mapping[tuple[str, Uuid], int] = field(default_factory=dict)
     """The larger of ledger and driver, for each grant in timers.watched_grants."""
+    unkept_bytes: Mapping[tuple[str, Uuid], int] = field(default_factory=dict)
+    """The part of it that is beyond what is kept for its task."""
 
 
 @value
@@ -464,7 +466,7 @@ class Match:
     """
 
     wall_ns: int
-    used_bytes: Mapping[tuple[str, Uuid], int] | None = None
+    unkept_bytes: Mapping[tuple[str, Uuid], int] | None = None
     """As in the Tick before it, if a Tick precedes it."""
 
 

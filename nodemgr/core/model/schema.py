@@ -9,7 +9,10 @@ from nodemgr.core.model.entities import Uuid
 
 EnvGpu = tuple[str, Uuid]
 Figures = dict[EnvGpu, int]
-"""Bytes in use in each grant, as far as a step knows them. A new grant adds its own."""
+"""Bytes in use in each grant beyond what it keeps for tasks, as far as a step knows them.
+
+A new grant adds its own.
+"""
 Deadline = tuple[str, str]
 """Kind and subject.
 

@@ -45,7 +45,7 @@ _request = maker(Request)
 
 def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     caller = event.caller
-    figures = {(caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()}
+    figures = {(caller.env, uuid): size_bytes for uuid, size_bytes in event.unkept_bytes.items()}
     env = draft.envs.get(caller.env)
     if env is None:
         _deny(

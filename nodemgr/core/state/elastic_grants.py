@@ -110,7 +110,7 @@ def wanted(
     held = accounting.with_task(grant, kept_bytes, most_bytes)
     wanted_bytes = accounting.least(draft, held)
     if kept_bytes:
-        others_bytes = max(figures.get((grant.env, grant.uuid), 0), grant.kept_bytes)
+        others_bytes = grant.kept_bytes + figures.get((grant.env, grant.uuid), 0)
         wanted_bytes = max(wanted_bytes, others_bytes + kept_bytes + grant.caps_bytes)
     return wanted_bytes
 

@@ -52,7 +52,7 @@ def _by_slot(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
     if slot is None:
         return DenyCode.TOO_MANY_PROCESSES
     generation = draft.count(GENERATION) % GENERATIONS
-    draft.emit(effects.BeginSlot(task.env, slot, generation))
+    draft.emit(effects.BeginSlot(task.env, slot, generation, task.capped))
     return Process(
         asker.process,
         task.env,
@@ -77,7 +77,9 @@ def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Proces
             # the charge may fall: another grant may grow, another request may be served
             draft.wake_scheduler()
     if process.slot is not None:
-        draft.emit(effects.SetSlot(process.env, process.slot, process.generation, "live"))
+        draft.emit(
+            effects.SetSlot(process.env, process.slot, process.generation, "live", task.capped)
+        )
     return replace(
         process,
         task_id=task.task_id,
@@ -138,10 +140,10 @@ def ledger_free(grant: Grant, figures: Figures) -> int | None:
 
     None: the step has no figure of it.
     """
-    used_bytes = figures.get((grant.env, grant.uuid))
-    if used_bytes is None:
+    unkept_bytes = figures.get((grant.env, grant.uuid))
+    if unkept_bytes is None:
         return None
-    return max(0, grant.limit_bytes - max(used_bytes, grant.kept_bytes))
+    return max(0, grant.limit_bytes - grant.kept_bytes - unkept_bytes)
 
 
 def has_free(
@@ -163,17 +165,24 @@ def has_free(
     if grant is None:
         return fresh_bytes - (draft.unreclaimed_alive.get((env, gpu.uuid)) or 0) >= wanted_bytes
     if accounting.active_tasks(grant) == 0:
-        # As it would be, grown again. Without a figure of what is in use: no more than the grant
-        # takes. A request that could be served would else be overtaken.
-        used_bytes = figures.get((env, gpu.uuid), grant.memory_bytes)
-        return fresh_bytes - max(used_bytes, grant.kept_bytes) >= wanted_bytes
+        # As it would be, grown again. A request that could be served would else be overtaken.
+        unkept_bytes = figures.get((env, gpu.uuid), unkept_at_most(grant))
+        return fresh_bytes - grant.kept_bytes - unkept_bytes >= wanted_bytes
     if growth_bytes is None:
         free_bytes = ledger_free(grant, figures)
         return free_bytes is not None and free_bytes >= wanted_bytes
     full_bytes = accounting.full_grant(draft.envs[env].quota, gpu)
     grown_bytes = min(full_bytes, grant.memory_bytes + growth_bytes)
-    used_bytes = figures.get((env, gpu.uuid), full_bytes)
-    return grown_bytes - grant.caps_bytes - max(used_bytes, grant.kept_bytes) >= wanted_bytes
+    unkept_bytes = figures.get((env, gpu.uuid), full_bytes)
+    return grown_bytes - grant.caps_bytes - grant.kept_bytes - unkept_bytes >= wanted_bytes
+
+
+def unkept_at_most(grant: Grant) -> int:
+    """The figure of a grant whose tasks are stalled, where the step has none.
+
+    No more is in use than the grant takes.
+    """
+    return max(0, grant.memory_bytes - grant.kept_bytes)
 
 
 def depart(

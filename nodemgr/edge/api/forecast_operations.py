@@ -119,10 +119,13 @@ class ForecastOperations:
         needed_bytes = prediction.needed_bytes(found, forecasts, most_bytes)
         if run.memory_bytes is None and 0 < most_bytes < (needed_bytes or 0):
             raise OperationError(_above_limit(needed_bytes or 0, owner.env, most_bytes))
+        if run.memory_bytes is None and needed_bytes is not None:
+            # a forecast too low ends no task that could have had more
+            ends_bytes = most_bytes if needed_bytes < most_bytes else None
+            run = replace(run, memory_bytes=needed_bytes, memory_most_bytes=ends_bytes)
         return Filled(
             replace(
                 run,
-                memory_bytes=needed_bytes if run.memory_bytes is None else run.memory_bytes,
                 expected_ms=max(times_ms) if len(times_ms) == len(rows) > 0 else None,
                 predicted=rows,
             ),

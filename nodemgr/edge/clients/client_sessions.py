@@ -207,7 +207,7 @@ def absurd(fields: Fields) -> str | None:
 
 
 def acquire(
-    session: Session, fields: Fields, wall_ns: int, used_bytes: Mapping[Uuid, int]
+    session: Session, fields: Fields, wall_ns: int, unkept_bytes: Mapping[Uuid, int]
 ) -> events.Acquire:
     command = one_line(fields.get("command") or "") or (
         command_line(session.pid) if session.pid is not None else ""
@@ -228,7 +228,7 @@ def acquire(
         wait_ms,
         command,
         wall_ns,
-        used_bytes,
+        unkept_bytes,
         TaskClass(fields["class"]) if "class" in fields else None,
         fields.get("compute"),
         fields.get("deadline_ms"),

@@ -201,13 +201,13 @@ class ClientHub:
         if absurd := client_sessions.absurd(fields):
             self._deny(session, fields, DenyCode.BAD_REQUEST, absurd)
             return
-        used: Mapping[Uuid, int] = {}
+        unkept: Mapping[Uuid, int] = {}
         if "memory" in fields or session.transport is Transport.UDP:
-            used = self._ledgers.used_by(session.env)
+            unkept = self._ledgers.unkept_by(session.env)
         if not session.has_kin and self._may_have_kin(session.env, fields["task"]):
             session.find_kin(self._job_of)
         self._step_for(
-            session, fields, client_sessions.acquire(session, fields, self._clock.wall_ns(), used)
+            session, fields, client_sessions.acquire(session, fields, self._clock.wall_ns(), unkept)
         )
 
     def _may_have_kin(self, env: str, token: str) -> bool:

@@ -144,10 +144,11 @@ class Daemon:
                 **self.suspensions.handlers(),
             },
             facts=ledgers.facts,
-            refused=self.ledgers.drop_prepared,
+            refused=ledgers.refused,
             applied=(hub.slow_beats, node.settle_due_limits),
             settled=(self.compute.settle, node.set_timers),
-            used_bytes=node.used_bytes,
+            unkept_bytes=node.unkept_bytes,
+            claim=ledgers.claim,
             informer=self.informer,
             recovered=self._store_recovered,
         )

@@ -12,7 +12,7 @@ begins with a new one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nodemgr.core.model import effects, events
@@ -24,7 +24,7 @@ from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.ledger.native_ledger import SlotState
-from nodemgr.edge.ledger.registry import LedgerFiles, LedgerRow, Ledgers, Slot
+from nodemgr.edge.ledger.registry import Cap, LedgerFiles, LedgerRow, Ledgers, Slot
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import manager_log as log
 from nodemgr.messages import orders
@@ -113,6 +113,8 @@ class LedgerController:
         self._ledgers, self._older_limits = ledgers, older_limits
         self._engine, self._ports = engine, ports
         self._pending: dict[str, _Pending] = {}
+        self._claimed: list[effects.SetCap] = []
+        """Caps of the step under way, which are in their ledgers before it is stored."""
 
     # -- effects --
 
@@ -122,6 +124,8 @@ class LedgerController:
             effects.CloseLedger: self._close,
             effects.SetLimit: self._set_limit,
             effects.LowerLimit: self._lower_limit,
+            effects.SetCap: self._set_cap,
+            effects.DropCap: self._drop_cap,
             effects.BeginSlot: self._begin_slot,
             effects.SetSlot: self._set_slot,
             effects.ClearSlot: self._clear_slot,
@@ -141,6 +145,41 @@ class LedgerController:
                 if files is not None:
                     facts[LEDGER_META + effect.env] = files.to_json()
         return facts
+
+    def claim(self, planned: Iterable[effects.Effect]) -> Collection[tuple[str, Uuid]]:
+        """Keeps memory for the new tasks of a step before it is stored.
+
+        Others may have allocated since the step's figures were read. Returns the grants that have
+        no room for it; then nothing is kept.
+        """
+        limits: dict[tuple[str, int], int] = {}
+        self._claimed = []
+        for effect in planned:
+            if type(effect) is effects.SetLimit:
+                limits[effect.env, effect.row] = effect.limit_bytes
+            elif type(effect) is effects.SetCap and effect.task_id not in self._state.tasks:
+                self._claimed.append(effect)
+                self._set_cap(effect)
+        short = {
+            (cap.env, uuid)
+            for cap in self._claimed
+            for uuid, gpu in self._state.gpus.items()
+            if gpu.index in cap.rows
+            and not self._ledgers.has_room(cap.env, gpu.index, limits.get((cap.env, gpu.index)))
+        }
+        if short:
+            self._drop_claimed()
+        return short
+
+    def refused(self) -> None:
+        """The store refused the step."""
+        self._drop_claimed()
+        self._ledgers.drop_prepared()
+
+    def _drop_claimed(self) -> None:
+        claimed, self._claimed = self._claimed, []
+        for cap in claimed:
+            self._ledgers.drop_cap(cap.env, cap.task_id)
 
     def _open(self, effect: effects.OpenLedger) -> None:
         if effect.env not in self._pending:
@@ -173,12 +212,21 @@ class LedgerController:
             )
             self._loop.call_soon(self._engine.submit, answer)
 
+    def _set_cap(self, effect: effects.SetCap) -> None:
+        cap = Cap(effect.task_id, effect.rows, effect.kept_bytes, effect.most_bytes)
+        self._ledgers.set_cap(effect.env, cap)
+
+    def _drop_cap(self, effect: effects.DropCap) -> None:
+        self._ledgers.drop_cap(effect.env, effect.task_id)
+
     def _begin_slot(self, effect: effects.BeginSlot) -> None:
-        self._ledgers.begin_slot(effect.env, effect.slot, effect.generation)
+        slot = Slot(effect.slot, effect.generation, SlotState.LIVE, effect.capped)
+        self._ledgers.begin_slot(effect.env, slot)
 
     def _set_slot(self, effect: effects.SetSlot) -> None:
+        state = SLOT_STATES[effect.state]
         self._ledgers.set_slot(
-            effect.env, Slot(effect.slot, effect.generation, SLOT_STATES[effect.state])
+            effect.env, Slot(effect.slot, effect.generation, state, effect.capped)
         )
 
     def _clear_slot(self, effect: effects.ClearSlot) -> None:
@@ -186,9 +234,10 @@ class LedgerController:
 
     # -- for clients --
 
-    def used_by(self, env: str) -> Mapping[Uuid, int]:
-        """Bytes that the env's processes hold on each GPU."""
-        return {uuid: self._ledgers.used(env, gpu.index) for uuid, gpu in self._state.gpus.items()}
+    def unkept_by(self, env: str) -> Mapping[Uuid, int]:
+        """Bytes that the env's processes hold on each GPU beyond what is kept for their tasks."""
+        gpus = self._state.gpus.items()
+        return {uuid: self._ledgers.unkept(env, gpu.index) for uuid, gpu in gpus}
 
     def files_of(self, env: str) -> tuple[int, ...]:
         """The descriptors of the env's ledger, for a client on the UNIX socket."""
@@ -288,11 +337,21 @@ class LedgerController:
             if owner == env
         ]
         slots = [
-            Slot(p.slot, p.generation, self._slot_state(p))
+            Slot(p.slot, p.generation, self._slot_state(p), self._capped(p))
             for p in state.processes.values()
             if p.env == env and p.slot is not None
         ]
-        self._ledgers.rebuild(env, rows, slots)
+        caps = [
+            Cap(
+                task.task_id,
+                tuple([state.gpus[uuid].index for uuid in task.gpus]),
+                task.kept_bytes,
+                task.cap_bytes,
+            )
+            for task in state.tasks.values()
+            if task.env == env and task.kept_bytes
+        ]
+        self._ledgers.rebuild(env, rows, slots, caps)
         self._loop.call_soon(self._ports.refresh, env)
         for grant in grants:
             self._ports.send_grant(grant)
@@ -302,6 +361,9 @@ class LedgerController:
             return SlotState.FENCED
         stalled = self._state.tasks[process.task_id].state is TaskState.STALLED
         return SlotState.STALLED if stalled else SlotState.LIVE
+
+    def _capped(self, process: Process) -> str:
+        return "" if process.fenced else self._state.tasks[process.task_id].capped
 
     def _lost(self, env: str) -> None:
         """No process sent the ledger.

@@ -344,13 +344,23 @@ class NodeMonitor:
 
         Each driver reading corrects the ledger.
         """
-        used = {}
-        for grant in timers.watched_grants(self._state):
-            ledger_bytes = self._ledgers.used(grant.env, self._state.gpus[grant.uuid].index)
-            used[grant.env, grant.uuid] = max(
-                ledger_bytes, self._older_limits.of_env(grant.env, grant.uuid)
+        return {
+            (grant.env, grant.uuid): max(
+                self._ledgers.used(grant.env, self._state.gpus[grant.uuid].index),
+                self._older_limits.of_env(grant.env, grant.uuid),
             )
-        return used
+            for grant in timers.watched_grants(self._state)
+        }
+
+    def unkept_bytes(self) -> dict[tuple[str, Uuid], int]:
+        """The same beyond what is kept for tasks."""
+        return {
+            (grant.env, grant.uuid): max(
+                self._ledgers.unkept(grant.env, self._state.gpus[grant.uuid].index),
+                self._older_limits.of_env(grant.env, grant.uuid) - grant.kept_bytes,
+            )
+            for grant in timers.watched_grants(self._state)
+        }
 
     # -- the driver's own limits --
 
@@ -392,7 +402,13 @@ class NodeMonitor:
         found = self._beats.silence(self._clock.monotonic_ns(), self._state.config.timeout_ms * MS)
         self._hear(found.woken)
         self._engine.submit(
-            events.Tick(self._clock.wall_ns(), found.silent, found.oldest_ns, self.used_bytes())
+            events.Tick(
+                self._clock.wall_ns(),
+                found.silent,
+                found.oldest_ns,
+                self.used_bytes(),
+                self.unkept_bytes(),
+            )
         )
 
     def _watch_gpus(self) -> None:

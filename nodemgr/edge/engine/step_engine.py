@@ -10,7 +10,7 @@ thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from nodemgr.core.manager import Draft, State, Transition, step
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import Uuid
 from nodemgr.core.model.transitions import TransitionRefused
+from nodemgr.core.model.values import replace
 from nodemgr.edge.engine.informer import QUEUE_CHANGED, ClusterInformer, News
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
@@ -27,6 +28,8 @@ from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import manager_log as log
 
 STORE_RETRY_S = 1.0
+FULL = 1 << 62
+"""The figure of a grant with no room."""
 
 Handlers = Mapping[type, Callable[[Any], None]]
 """The handler of each kind of effect that a part carries out."""
@@ -45,8 +48,10 @@ class StepPorts:
     """Called with the step's rows after its effects, before its events are published."""
     settled: tuple[Callable[[], None], ...]
     """Called after the step's news: launch gates and timers follow the new state."""
-    used_bytes: Callable[[], Mapping[tuple[str, Uuid], int]]
-    """The used bytes of the grants that the core watches."""
+    unkept_bytes: Callable[[], Mapping[tuple[str, Uuid], int]]
+    """The used bytes of the grants that the core watches, beyond what is kept for tasks."""
+    claim: Callable[[Iterable[effects.Effect]], Collection[tuple[str, Uuid]]]
+    """Keeps memory for the step's tasks before it is stored, or says which grants lack it."""
     informer: ClusterInformer
     recovered: Callable[[], None]
     """The store can be written again."""
@@ -71,7 +76,7 @@ class StepEngine:
         self._loop, self._clock, self._state, self._journal = loop, clock, state, journal
         self._store_retry: asyncio.TimerHandle | None = None
         self._figures_due = False
-        """The next pass needs the used bytes of the watched grants."""
+        """The next pass needs the figures of the watched grants."""
         self._stepping = False
         self.step_time = Histogram(STEP_S)
         """Of the stored steps: the decision, the commit, the effects, the events."""
@@ -100,7 +105,7 @@ class StepEngine:
         try:
             draft, self._draft = self._draft, None
             try:
-                transition = step(self._state, event, began_ns, draft)
+                transition = self._decided(event, began_ns, draft)
             except TransitionRefused as error:  # a fault of the core must not end the manager
                 stderr_log.fault(f"in the step of {type(event).__name__}", error)
                 return False
@@ -124,7 +129,7 @@ class StepEngine:
             self._stepping = False
         self._journal.publish()
         if transition.then is not None:
-            self._figures_due = self._figures_due or transition.then.used_bytes is not None
+            self._figures_due = self._figures_due or transition.then.unkept_bytes is not None
             self._news.append(QUEUE_CHANGED)
         news, self._news = self._news, []
         self._informer.notify(type(event).__name__, news)
@@ -136,6 +141,22 @@ class StepEngine:
             self._do(start)
         self.step_time.observe(self._clock.monotonic_ns() - began_ns)
         return True
+
+    def _decided(self, event: events.Event, now_ns: int, draft: Draft | None) -> Transition:
+        """The core's step; again where memory that it keeps for a task was taken meanwhile."""
+        transition = step(self._state, event, now_ns, draft)
+        short = self._ports.claim(transition.effects)
+        if short and isinstance(event, events.Acquire):
+            full = {uuid: FULL for _, uuid in short}
+            event = replace(event, unkept_bytes={**event.unkept_bytes, **full})
+        elif short and isinstance(event, events.Match) and event.unkept_bytes is not None:
+            full_of = dict.fromkeys(short, FULL)
+            event = replace(event, unkept_bytes={**event.unkept_bytes, **full_of})
+        else:
+            return transition
+        transition = step(self._state, event, now_ns)
+        self._ports.claim(transition.effects)
+        return transition
 
     def _carry_out(self, planned: Iterable[effects.Effect]) -> list[effects.Effect]:
         """Answers and ledgers first, then the state, then the other effects.
@@ -192,7 +213,7 @@ class StepEngine:
 
     def run_pass(self) -> None:
         """Grants free memory to waiting requests."""
-        figures = self._ports.used_bytes() if self._figures_due else None
+        figures = self._ports.unkept_bytes() if self._figures_due else None
         self._figures_due = False
         self.submit(events.Match(self._clock.wall_ns(), figures))
 

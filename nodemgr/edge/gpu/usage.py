@@ -66,6 +66,7 @@ class Auditor:
         figures: list[Figure] = []
         seen: list[Seen] = []
         excess: Counter[tuple[str, int]] = Counter()
+        of_tasks: dict[tuple[str, int], Counter[str]] = {}
         for uuid in reading.processes.keys() & self._state.gpus.keys():
             row = self._state.gpus[uuid].index
             for env in self._ledgers.envs():
@@ -92,7 +93,11 @@ class Auditor:
                     )
                 )
                 charged_bytes = driver_bytes if before is None else max(before[1], word_bytes)
-                excess[process.env, row] += max(0, driver_bytes - charged_bytes)
+                beyond_bytes = max(0, driver_bytes - charged_bytes)
+                excess[process.env, row] += beyond_bytes
+                if not process.fenced:
+                    parts = of_tasks.setdefault((process.env, row), Counter())
+                    parts[process.task_id] += beyond_bytes
                 seen.append(
                     Seen(
                         process.key,
@@ -109,7 +114,8 @@ class Auditor:
             if found.env is not None and found.process not in self._state.processes:
                 excess[found.env, self._state.gpus[found.uuid].index] += found.memory_bytes
         for (env, row), correction_bytes in excess.items():
-            self._ledgers.set_correction(env, row, correction_bytes)
+            parts = of_tasks.get((env, row), Counter())
+            self._ledgers.set_correction(env, row, correction_bytes, parts)
         self._words, self.figures = words, figures
         self._strangers = {
             one.process: self._strangers[one.process]

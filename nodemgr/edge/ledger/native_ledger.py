@@ -10,7 +10,7 @@ counts for more than its GPU's memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Self
 
@@ -18,6 +18,7 @@ from nodemgr._native import ffi, lib
 
 ROWS: int = lib.NM_LEDGER_ROWS
 SLOTS: int = lib.NM_LEDGER_SLOTS
+CAPS: int = lib.NM_LEDGER_CAPS
 _NEVER = 2**64 - 1
 
 
@@ -93,7 +94,7 @@ class Ledger:
         _raise_range(lib.nm_ledger_set_limit(self._native, row, limit_bytes))
 
     def lower_limit(self, row: int, least_bytes: int) -> int:
-        """Lowers the limit to `least_bytes`, or to the bytes in use; returns the limit."""
+        """Lowers the limit to `least_bytes`, or to what is promised; returns the limit."""
         limit = ffi.new("uint64_t *")
         _raise_range(lib.nm_ledger_lower_limit(self._native, row, least_bytes, limit))
         return int(limit[0])
@@ -102,8 +103,21 @@ class Ledger:
         """The driver's bytes beyond the ledger: they count as used."""
         _raise_range(lib.nm_ledger_set_correction(self._native, row, correction_bytes))
 
-    def set_slot(self, slot: int, generation: int, state: SlotState) -> None:
-        """The slot is that generation's: its bytes stay, those of another one go."""
+    def set_cap(self, cap: int, kept_bytes: int, most_bytes: int, rows: Iterable[int]) -> None:
+        """Keeps memory for a task on these rows, and bounds what it has; most_bytes 0: ends it."""
+        bits = sum(1 << row for row in rows)
+        _raise_range(lib.nm_ledger_set_cap(self._native, cap, kept_bytes, most_bytes, bits))
+
+    def set_cap_correction(self, cap: int, row: int, correction_bytes: int) -> None:
+        """The part of the row's correction that is of the task's processes."""
+        _raise_range(lib.nm_ledger_set_cap_correction(self._native, cap, row, correction_bytes))
+
+    def set_slot(self, slot: int, generation: int, state: SlotState, cap: int = 0) -> None:
+        """The slot is that generation's: its bytes stay, those of another one go.
+
+        `cap`: that of its task; 0: none.
+        """
+        _raise_range(lib.nm_ledger_set_slot_cap(self._native, slot, cap))
         _raise_range(lib.nm_ledger_set_slot(self._native, slot, generation, state))
 
     def clear_slot(self, slot: int, generation: int) -> int:
@@ -131,6 +145,16 @@ class Ledger:
         """Bytes of all processes on the GPU of `row`, and the correction."""
         used: int = lib.nm_ledger_used(self._native, row)
         return used
+
+    def unkept(self, row: int) -> int:
+        """The part of `used` that is beyond what is kept for its task."""
+        unkept: int = lib.nm_ledger_unkept(self._native, row)
+        return unkept
+
+    def promised(self, row: int) -> int:
+        """That, and all that is kept for tasks."""
+        promised: int = lib.nm_ledger_promised(self._native, row)
+        return promised
 
     def slot_used(self, row: int, slot: int) -> int:
         used: int = lib.nm_ledger_slot_used(self._native, row, slot)

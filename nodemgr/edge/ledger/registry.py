@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 from nodemgr.core.model.entities import GENERATIONS, ProcessKey, Uuid
 from nodemgr.core.state.node_state import State
-from nodemgr.edge.ledger.native_ledger import BeatReading, Ledger, LedgerError, SlotState
+from nodemgr.edge.ledger.native_ledger import CAPS, BeatReading, Ledger, LedgerError, SlotState
 
 FileId = tuple[int, int]
 """Device and inode."""
@@ -61,10 +61,21 @@ class LedgerRow(NamedTuple):
     limit_bytes: int
 
 
+class Cap(NamedTuple):
+    """The memory that a ledger keeps for a task on some rows, and the most that it has."""
+
+    task_id: str
+    rows: tuple[int, ...]
+    kept_bytes: int
+    most_bytes: int
+
+
 class Slot(NamedTuple):
     slot: int
     generation: int
     state: SlotState
+    capped: str = ""
+    """The task with the cap that bounds its process; empty: none."""
 
 
 class Keeper(Protocol):
@@ -84,6 +95,7 @@ class NoKeeper:
 
 
 NO_KEEPER = NoKeeper()
+NO_TASKS: Mapping[str, int] = {}
 
 
 def stored_name(env: str, file: FileId) -> str:
@@ -116,6 +128,8 @@ class Ledgers:
         self._keeper = keeper
         self._ledgers: dict[str, Ledger] = {}
         self._files: dict[str, LedgerFiles] = {}
+        self._caps: dict[str, dict[str, int]] = {}
+        """By env: the number of each task's cap."""
         self._spare: Ledger | None = None
         self._prepared: dict[str, Ledger] = {}
         self._handed_over: list[tuple[str, int]] = []
@@ -179,6 +193,7 @@ class Ledgers:
         ledger = self._ledgers.pop(env, None)
         if ledger is not None:
             ledger.close()
+            self._caps.pop(env, None)
             self._drop(env, self._files.pop(env), ())
 
     def forget_all(self) -> None:
@@ -259,8 +274,10 @@ class Ledgers:
                 os.close(fd)
         return bool(taken)
 
-    def rebuild(self, env: str, rows: Iterable[LedgerRow], slots: Iterable[Slot]) -> None:
-        """Writes the core's rows and slots to an adopted or a new ledger.
+    def rebuild(
+        self, env: str, rows: Iterable[LedgerRow], slots: Iterable[Slot], caps: Iterable[Cap] = ()
+    ) -> None:
+        """Writes the core's rows, caps and slots to an adopted or a new ledger.
 
         The recovered limits file may be older than some slots: its process never met the last
         manager. So the slots of the core's processes are always kept. All other used slots are
@@ -272,8 +289,10 @@ class Ledgers:
         for row in rows:
             ledger.set_row(row.row, row.uuid, row.total_bytes)
             ledger.set_limit(row.row, row.limit_bytes)
+        for cap in caps:
+            self.set_cap(env, cap)
         for slot in slots:
-            ledger.set_slot(slot.slot, slot.generation, slot.state)
+            self.set_slot(env, slot)
 
     # -- the core's orders; an env without a ledger is in recovery: rebuild() applies the state
     # later --
@@ -288,22 +307,46 @@ class Ledgers:
         ledger = self._ledgers.get(env)
         return None if ledger is None else ledger.lower_limit(row, least_bytes)
 
+    def set_cap(self, env: str, cap: Cap) -> None:
+        """(A task beyond the last number has none: it shares what is kept for nobody.)"""
+        ledger, numbers = self._ledgers.get(env), self._caps.setdefault(env, {})
+        if ledger is None:
+            return
+        number = numbers.get(cap.task_id)
+        if number is None:
+            taken = set(numbers.values())
+            number = next((free for free in range(1, CAPS) if free not in taken), None)
+        if number is not None:
+            numbers[cap.task_id] = number
+            ledger.set_cap(number, cap.kept_bytes, cap.most_bytes, cap.rows)
+
+    def drop_cap(self, env: str, task_id: str) -> None:
+        number = self._caps.get(env, {}).pop(task_id, None)
+        if number is not None and (ledger := self._ledgers.get(env)):
+            ledger.set_cap(number, 0, 0, ())
+
     def set_slot(self, env: str, slot: Slot) -> None:
         if ledger := self._ledgers.get(env):
-            ledger.set_slot(slot.slot, slot.generation, slot.state)
+            cap = self._caps.get(env, {}).get(slot.capped, 0)
+            ledger.set_slot(slot.slot, slot.generation, slot.state, cap)
 
-    def begin_slot(self, env: str, slot: int, generation: int) -> None:
+    def begin_slot(self, env: str, slot: Slot) -> None:
         if ledger := self._ledgers.get(env):
-            ledger.clear_slot(slot, (generation - 1) % GENERATIONS)
-            ledger.set_slot(slot, generation, SlotState.LIVE)
+            ledger.clear_slot(slot.slot, (slot.generation - 1) % GENERATIONS)
+            self.set_slot(env, slot)
 
     def clear_slot(self, env: str, slot: int, generation: int) -> None:
         if ledger := self._ledgers.get(env):
             ledger.clear_slot(slot, generation)
 
-    def set_correction(self, env: str, row: int, correction_bytes: int) -> None:
+    def set_correction(
+        self, env: str, row: int, correction_bytes: int, of_tasks: Mapping[str, int] = NO_TASKS
+    ) -> None:
+        """`of_tasks`: the parts of it that are of tasks with a cap."""
         if ledger := self._ledgers.get(env):
             ledger.set_correction(row, correction_bytes)
+            for task_id, number in self._caps.get(env, {}).items():
+                ledger.set_cap_correction(number, row, of_tasks.get(task_id, 0))
 
     # -- figures --
 
@@ -311,6 +354,19 @@ class Ledgers:
         """Bytes that the env's processes hold on a GPU, including the driver's correction."""
         ledger = self._ledgers.get(env)
         return ledger.used(row) if ledger is not None else 0
+
+    def unkept(self, env: str, row: int) -> int:
+        """The part of `used` that is beyond what is kept for its task."""
+        ledger = self._ledgers.get(env)
+        return ledger.unkept(row) if ledger is not None else 0
+
+    def has_room(self, env: str, row: int, limit_bytes: int | None) -> bool:
+        """Whether all that is promised on the row is within this limit; None: the present one."""
+        ledger = self._ledgers.get(env)
+        if ledger is None:
+            return True
+        most_bytes = ledger.limit(row) if limit_bytes is None else limit_bytes
+        return ledger.promised(row) <= most_bytes
 
     def slot_used(self, env: str, row: int, slot: int) -> int:
         ledger = self._ledgers.get(env)
