@@ -28,8 +28,8 @@ MEMORY_OVER_GPU = Message(
 )
 MEMORY_OVER_OWN = Message(
     JOB,
-    "out of GPU memory by this task's own --memory: {asked} asked on {gpu}; the task may use {limit}"
-    " there, this process holds {own}, its other processes {others}",
+    "out of GPU memory by this task's own --memory: {asked} asked on {gpu}; the task may use"
+    " {limit} there, this process holds {own}, its other processes {others}",
     "name more, or a range such as --memory 8GiB-24GiB",
     note="What a task names is its own for sure, and its limit. Contexts and modules count in it."
     " Without `--memory` it shares what its environment has there.",

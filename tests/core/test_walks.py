@@ -55,7 +55,11 @@ RULES: tuple[Rule[Core], ...] = (
     (7, die, Core.known_on_unix),
     (5, lambda core, dice: core.go_on(dice, dice.random() < 0.5), lambda core: core.stopped),
     (5, lambda core, dice: core.release(dice), some),
-    (5, lambda core, dice: core.use(dice, dice.randint(0, 4)), lambda core: core.plain.memory),
+    (
+        5,
+        lambda core, dice: core.use(dice, *dice.choices(range(5), k=2)),
+        lambda core: core.plain.memory,
+    ),
     (
         4,
         lambda core, dice: core.driver_reads(dice, dice.randint(0, 3)),
@@ -174,7 +178,7 @@ def test_memory_that_is_free_in_its_grant_keeps_no_gpu_for_a_waiter_that_is_away
     core.restart() if away == "restart" else core.disconnect(_Always(3), comes_back=False)
     core.settled()
     core.release(_Always(2))
-    core.use(_Always(("bob", 0)), part)
+    core.use(_Always(("bob", 0)), part, 0)
     core.ask_anew(_Always(2))
     core.settled()
     assert (core.node.gpus_of(2), core.waiters()) == ([2], [3])

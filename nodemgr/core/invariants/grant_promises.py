@@ -1,4 +1,4 @@
-"""Invariants of elastic grants: their ranges, their marks, and the orders to lower them.
+"""Invariants of memory in grants: what is kept for tasks, and elastic grants with their orders.
 
 Knows: the tables of grants. Must not know: how they came to be.
 """
@@ -32,8 +32,16 @@ def check_change(transition: Transition) -> Iterator[str]:
     """Promise 1 for what elastic grants have beyond the promised part.
 
     It grows within the range, and shrinks only by the ledger's answer: with an order that was open.
+    And what a task named is kept for it as long as its grant has its size.
     """
     draft = transition.draft
+    for task_id, task in draft.tasks.changes.items():
+        if task is None or task_id in draft.tasks.base or not task.kept_bytes:
+            continue
+        for uuid in task.gpus:
+            grant = draft.grants[task.env, uuid]
+            if not task.kept_bytes <= grant.kept_bytes <= grant.limit_bytes:
+                yield f"{task_id} began with more named memory than {grant} has"
     for key, grant in draft.grants.changes.items():
         before = draft.grants.base.get(key)
         if grant is None or before is None or not (grant.most_bytes and before.most_bytes):

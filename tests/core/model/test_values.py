@@ -26,7 +26,7 @@ def test_a_maker_refuses_what_the_class_refuses(fields: dict[str, object]) -> No
 
 
 def test_a_default_that_is_made_anew_each_time_is_not_shared() -> None:
-    with pytest.raises(TypeError, match="used_bytes"):
+    with pytest.raises(TypeError, match="unkept_bytes"):
         maker(Acquire)
 
 
