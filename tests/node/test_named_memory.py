@@ -247,11 +247,11 @@ def test_a_suspended_task_keeps_its_own(node: Manager) -> None:
     task.takes(2)
     (row,) = [row for row in node.status()["tasks"] if row["memory_named_bytes"]]
     events = node.events(None)
-    node.call("suspend", task=row["id"])
+    node.call("task_suspend", task=row["id"])
     events.expect("task.suspended", task=row["id"])
     assert 4 < other.most() <= 5
-    node.call("resume", task=row["id"])
-    events.expect("task.returned", task=row["id"])
+    node.call("task_resume", task=row["id"])
+    events.expect("task.restored", task=row["id"])
     assert task.takes(0.5)
     task.ends()
     other.ends()
@@ -266,9 +266,9 @@ def test_a_job_has_it_from_its_start(node: Manager) -> None:
          "alice", "--gpus", "1", "--memory", "5GiB", "--", "sleep", "1000"],
         check=True, capture_output=True, text=True,
     ).stdout.split()[0]  # fmt: skip
-    events.expect("job.running", env="alice")
+    events.expect("job.started", env="alice")
     assert 2 < other.most() <= 3
-    node.call("withdraw", jobs=[job])
+    node.call("job_withdraw", job=job)
     events.expect("task.ended", env="alice")
     assert other.most() > 4
     other.ends()

@@ -724,6 +724,52 @@ def test_a_refused_commit_leaves_no_ledger(manager: LocalManager, make_client: C
     assert ledgers_in_store(manager)["alice"]["usage"][1] == client.order("inodes")["inodes"][1]
 
 
+def of_one_grant(make: Make, make_client: Client) -> tuple[LocalManager, FakeClient, str]:
+    """A client that has 4 GiB of a grant of 8, without a name."""
+    manager = make(**QUICK)
+    manager.call("quota_set", env="alice", gpus=1, memory_bytes=8 * GIB)
+    client = make_client(manager.env_dir("alice"))
+    grant = client.acquire(1)
+    row, slot, generation = int(grant["rows"]), int(grant["slot"]), int(grant["generation"])
+    client.order("charge", row=row, slot=slot, generation=generation, size=4 * GIB)
+    client.raise_word_every(0.02)
+    return manager, client, grant["gpus"]
+
+
+def test_memory_that_was_taken_since_the_figures_were_read_is_promised_to_nobody(
+    make: Make, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, _, uuid = of_one_grant(make, make_client)
+    row = manager.daemon.state.gpus[uuid].index
+    monkeypatch.setattr(manager.daemon.ledger_controller, "unkept_by", lambda _env: {uuid: 0})
+    late = make_client(manager.env_dir("alice"))
+    late.ask(1, memory=5 * GIB)
+    late.expect("WAIT")
+    assert not manager.daemon.ledgers.has_room("alice", row, 4 * GIB - 1)
+    assert manager.daemon.ledgers.has_room("alice", row, 4 * GIB), "nothing is kept"
+    other = make_client(manager.env_dir("alice"))
+    other.ask(1, memory=3 * GIB)
+    other.expect("WAIT")
+    late.kill()
+    other.expect("GRANT")
+    assert manager.daemon.ledgers.has_room("alice", row, 7 * GIB)
+    assert not manager.daemon.ledgers.has_room("alice", row, 7 * GIB - 1)
+
+
+def test_a_refused_commit_keeps_no_memory(make: Make, make_client: Client) -> None:
+    manager, _, uuid = of_one_grant(make, make_client)
+    row = manager.daemon.state.gpus[uuid].index
+    late = make_client(manager.env_dir("alice"))
+    manager.store.fault = "database or disk is full"
+    late.ask(1, memory=3 * GIB)
+    assert late.expect("DENY")["code"] == "store_full"
+    assert manager.daemon.ledgers.has_room("alice", row, 4 * GIB)
+    manager.store.fault = None
+    assert manager.do(lambda: manager.daemon.journal.retry())
+    late.acquire(1, memory=3 * GIB)
+    assert not manager.daemon.ledgers.has_room("alice", row, 7 * GIB - 1)
+
+
 # -- restarts --
 
 

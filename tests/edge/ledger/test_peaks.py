@@ -10,8 +10,9 @@ import pytest
 
 from nodemgr._native import ffi, lib
 from nodemgr.core.model import job_ids
+from nodemgr.edge.ledger.native_ledger import SlotState
 from nodemgr.edge.ledger.peaks import Peaks
-from nodemgr.edge.ledger.registry import LedgerRow, Ledgers
+from nodemgr.edge.ledger.registry import LedgerRow, Ledgers, Slot
 from tests.core.world import GIB, Node, key
 
 
@@ -41,7 +42,8 @@ class World:
     def _begin(self, pid: int) -> None:
         process = self.node.state.processes[key(pid)]
         assert process.slot is not None
-        self.ledgers.begin_slot(process.env, process.slot, process.generation)
+        slot = Slot(process.slot, process.generation, SlotState.LIVE)
+        self.ledgers.begin_slot(process.env, slot)
         client = self.clients[pid] = ffi.new("struct nm_ledger *")
         ledger = self.ledgers.get(process.env)
         assert ledger is not None

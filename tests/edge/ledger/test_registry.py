@@ -17,9 +17,10 @@ import pytest
 
 from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger import registry as ledgers
-from nodemgr.edge.ledger.native_ledger import Ledger, LedgerError, SlotState
+from nodemgr.edge.ledger.native_ledger import CAPS, Ledger, LedgerError, SlotState
 from nodemgr.edge.ledger.registry import (
     RETAINED_LIMITS,
+    Cap,
     LedgerFiles,
     LedgerRow,
     Ledgers,
@@ -290,6 +291,45 @@ def test_a_limits_file_older_than_a_slot_takes_nothing_from_its_process(world: W
     )
     assert reserve(world, 4, 17, 6 * GIB) == lib.NM_OVER
     assert reserve(world, 4, 17, 5 * GIB) == lib.NM_OK
+
+
+def test_caps_are_said_again_after_a_restart(world: World) -> None:
+    """A task that is there keeps its memory; one that ended keeps none."""
+    pid = world.holder(opened(world))
+    row, slot = LedgerRow(0, "GPU-0", 80 * GIB, 8 * GIB), Slot(4, 17, SlotState.LIVE, "t2")
+    caps = [Cap("t1", (0,), GIB, GIB), Cap("t2", (0,), 3 * GIB, 3 * GIB)]
+    world.ledgers.set_limit("alice", row)
+    for cap in caps:
+        world.ledgers.set_cap("alice", cap)
+    world.ledgers.begin_slot("alice", slot)
+    assert reserve(world, 4, 17, 3 * GIB) == lib.NM_OK
+    assert not world.ledgers.has_room("alice", 0, 4 * GIB - 1)
+    world.restart()
+    assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
+    world.ledgers.rebuild("alice", [row], [slot], caps[1:])
+    assert world.ledgers.has_room("alice", 0, 3 * GIB)
+    assert (world.ledgers.used("alice", 0), world.ledgers.unkept("alice", 0)) == (3 * GIB, 0)
+    assert reserve(world, 4, 17, 1) == lib.NM_OVER
+
+
+def test_the_number_of_a_cap_is_free_after_its_task(world: World) -> None:
+    opened(world)
+    world.ledgers.set_limit("alice", LedgerRow(0, "GPU-0", 80 * GIB, 8 * GIB))
+    for number in range(2 * CAPS):
+        world.ledgers.set_cap("alice", Cap(f"t{number}", (0,), GIB, GIB))
+        world.ledgers.drop_cap("alice", f"t{number}")
+    assert world.ledgers.has_room("alice", 0, 0)
+
+
+def test_corrections_of_tasks_with_a_cap(world: World) -> None:
+    opened(world)
+    world.ledgers.set_limit("alice", LedgerRow(0, "GPU-0", 80 * GIB, 8 * GIB))
+    world.ledgers.set_cap("alice", Cap("t1", (0,), 3 * GIB, 3 * GIB))
+    world.ledgers.begin_slot("alice", Slot(0, 1, SlotState.LIVE, "t1"))
+    world.ledgers.set_correction("alice", 0, 3 * GIB, {"t1": 2 * GIB, "t9": GIB})
+    assert world.ledgers.unkept("alice", 0) == GIB
+    assert reserve(world, 0, 1, 2 * GIB) == lib.NM_OVER
+    assert reserve(world, 0, 1, GIB) == lib.NM_OK
 
 
 def test_words_of_nobody_do_not_outlive_a_restart(world: World) -> None:
