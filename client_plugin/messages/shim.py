@@ -34,7 +34,7 @@ MEMORY_OVER_OWN = Message(
     note="What a task names is its own for sure, and its limit. Contexts and modules count in it."
     " Without `--memory` it shares what its environment has there.",
 )
-KEPT_FOR_TASKS = Part(QUOTA, ", and {bytes} are kept for tasks that named their memory")
+MORE_FOR_NAMED_TASKS = Part(QUOTA, ", and {bytes} are kept for tasks that named their memory")
 DRIVER_SHOWS_MORE = Part(
     DRIVER,
     ", and the driver shows {bytes} beyond that (contexts, modules, programs without the shim)",

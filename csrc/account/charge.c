@@ -219,7 +219,7 @@ static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes,
     size_text(nm_ledger_limit(&lease->ledger, row), limit);
     size_text(shares.kept_bytes, more);
     if (shares.kept_bytes > 0)
-        length = (size_t)snprintf(beyond, sizeof beyond, NM_KEPT_FOR_TASKS, more);
+        length = (size_t)snprintf(beyond, sizeof beyond, NM_MORE_FOR_NAMED_TASKS, more);
     size_text(shares.correction_bytes, more);
     if (shares.correction_bytes > 0)
         snprintf(beyond + length, sizeof beyond - length, NM_DRIVER_SHOWS_MORE, more);

@@ -64,7 +64,7 @@ struct nm_figures {
     /* the quota, or what the task named for itself; the use if it is more; not 0 if the GPU's size
        is known */
     uint64_t total_bytes;
-    uint64_t used_bytes;  /* by all whom the total is for; at most the total */
+    uint64_t used_bytes;  /* by all processes that share the total; at most the total */
 };
 bool nm_figures_here(struct nm_figures *out); /* of the current context's device */
 bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out);

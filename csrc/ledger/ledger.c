@@ -243,7 +243,7 @@ static uint64_t correction_in(const struct nm_limits *limits, uint32_t cap, uint
         NM_BYTES_MASK);
 }
 
-/* What the processes of this cap use. */
+/* The bytes that the processes of this cap use. */
 static uint64_t used_in(const struct nm_ledger *ledger, uint32_t cap, uint32_t row, uint32_t caps)
 {
     const struct nm_limits *limits = ledger->limits;
@@ -255,8 +255,8 @@ static uint64_t used_in(const struct nm_ledger *ledger, uint32_t cap, uint32_t r
     return sum;
 }
 
-/* What all use beyond what is kept for them, and what is kept: a few caps at a time, as a thread's
-   stack may be small. */
+/* The bytes in use beyond what is kept for their tasks; *kept_bytes gets those that are kept. A few
+   caps at a time, as a thread's stack may be small. */
 static uint64_t promised_of(const struct nm_ledger *ledger, uint32_t row, uint64_t *kept_bytes)
 {
     enum { TOGETHER = 64 };

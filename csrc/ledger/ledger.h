@@ -7,12 +7,12 @@
  * large. Two processes may both withdraw (they try again after random pauses), but never both pass.
  * A kill between any two instructions leaves one word, which the manager clears after the death of
  * its process.
- *
- * A task that named its memory has a cap: its processes together have `kept_bytes` for sure, and
- * never more than `most_bytes`. What is promised on a row is the sum of all caps, each with what is
- * kept or used of it, whichever is more, and of what the other processes use. A reservation beyond
- * what is kept for its process passes if the promised bytes are within the limit; one within it
- * passes if the used bytes are.
+ */
+
+/* A task that named its memory has a cap: its processes together have `kept_bytes` for sure, and
+ * never more than `most_bytes`. The promised bytes of a row are those that are in use or kept for
+ * a task, whichever is more for each cap. A reservation beyond the kept bytes of its task passes if
+ * the promised bytes are within the limit; one within them passes if the used bytes are.
  */
 #ifndef NM_LEDGER_H
 #define NM_LEDGER_H
@@ -167,7 +167,7 @@ int nm_ledger_set_limit(struct nm_ledger *ledger, uint32_t row, uint64_t limit_b
 int nm_ledger_lower_limit(struct nm_ledger *ledger, uint32_t row, uint64_t least_bytes,
                           uint64_t *limit_bytes);
 int nm_ledger_set_correction(struct nm_ledger *ledger, uint32_t row, uint64_t correction_bytes);
-/* most_bytes 0: the cap ends, and what its slots still use is kept for nobody. */
+/* most_bytes 0: the cap ends, and nothing is kept for its slots. */
 int nm_ledger_set_cap(struct nm_ledger *ledger, uint32_t cap, uint64_t kept_bytes,
                       uint64_t most_bytes, uint32_t rows);
 int nm_ledger_set_cap_correction(struct nm_ledger *ledger, uint32_t cap, uint32_t row,

@@ -39,9 +39,9 @@ def check_change(transition: Transition) -> Iterator[str]:
         if task is None or task_id in draft.tasks.base or not task.kept_bytes:
             continue
         for uuid in task.gpus:
-            grant = draft.grants[task.env, uuid]
-            if not task.kept_bytes <= grant.kept_bytes <= grant.limit_bytes:
-                yield f"{task_id} began with more named memory than {grant} has"
+            held = draft.grants[task.env, uuid]
+            if not task.kept_bytes <= held.kept_bytes <= held.limit_bytes:
+                yield f"{task_id} began with more named memory than {held} has"
     for key, grant in draft.grants.changes.items():
         before = draft.grants.base.get(key)
         if grant is None or before is None or not (grant.most_bytes and before.most_bytes):

@@ -642,7 +642,7 @@ def _set_slots(draft: Draft, task: Task, state: str) -> None:
         process = draft.processes[key]
         if process.slot is not None:
             slot = process.slot, process.generation
-            draft.emit(effects.SetSlot(process.env, *slot, state, task.capped))
+            draft.emit(effects.SetSlot(process.env, *slot, state, members.capped(task)))
 
 
 # -- the record of an allocation: written with the lease, closed with its end

@@ -194,7 +194,7 @@ class SetSlot:
     generation: int
     state: str  # "live", "stalled", "fenced"
     capped: str = ""
-    """As in BeginSlot. What a fenced process still uses is kept for none."""
+    """As in BeginSlot; empty also for a fenced process."""
 
 
 @value

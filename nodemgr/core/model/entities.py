@@ -589,11 +589,6 @@ class Task:
         return (self.memory_most_bytes or self.kept_bytes) if self.kept_bytes else 0
 
     @property
-    def capped(self) -> str:
-        """The task of its processes' cap: itself; empty: they have none."""
-        return self.task_id if self.kept_bytes else ""
-
-    @property
     def extended_limit_ms(self) -> int | None:
         """The time after its start when its time limit ends it.
 

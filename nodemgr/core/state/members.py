@@ -52,7 +52,7 @@ def _by_slot(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
     if slot is None:
         return DenyCode.TOO_MANY_PROCESSES
     generation = draft.count(GENERATION) % GENERATIONS
-    draft.emit(effects.BeginSlot(task.env, slot, generation, task.capped))
+    draft.emit(effects.BeginSlot(task.env, slot, generation, capped(task)))
     return Process(
         asker.process,
         task.env,
@@ -68,6 +68,11 @@ def _by_slot(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
     )
 
 
+def capped(task: Task) -> str:
+    """The task with the cap of its processes: itself; empty: they have none."""
+    return task.task_id if task.kept_bytes else ""
+
+
 def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Process:
     """A process that left a lease and asks anew: its slot lives again, with its memory."""
     for uuid in task.gpus:
@@ -78,7 +83,7 @@ def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Proces
             draft.wake_scheduler()
     if process.slot is not None:
         draft.emit(
-            effects.SetSlot(process.env, process.slot, process.generation, "live", task.capped)
+            effects.SetSlot(process.env, process.slot, process.generation, "live", capped(task))
         )
     return replace(
         process,

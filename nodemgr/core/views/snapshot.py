@@ -278,7 +278,7 @@ class TaskShare(NamedTuple):
     in_ledger: bool
     """One of them is in the env's ledger."""
     most_bytes: int
-    """What its own cap lets it have there; 0: it has none."""
+    """Its own cap on each GPU; 0: it has none."""
 
 
 def share(state: State, task: Task) -> TaskShare:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.effects import SendGrant
 from nodemgr.core.model.entities import Process, ProcessKey, TaskState, Transport, Uuid
+from nodemgr.core.state import members
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
@@ -363,7 +364,7 @@ class LedgerController:
         return SlotState.STALLED if stalled else SlotState.LIVE
 
     def _capped(self, process: Process) -> str:
-        return "" if process.fenced else self._state.tasks[process.task_id].capped
+        return "" if process.fenced else members.capped(self._state.tasks[process.task_id])
 
     def _lost(self, env: str) -> None:
         """No process sent the ledger.

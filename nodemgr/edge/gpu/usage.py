@@ -66,7 +66,7 @@ class Auditor:
         figures: list[Figure] = []
         seen: list[Seen] = []
         excess: Counter[tuple[str, int]] = Counter()
-        of_tasks: dict[tuple[str, int], Counter[str]] = {}
+        of_tasks: Counter[tuple[str, int, str]] = Counter()
         for uuid in reading.processes.keys() & self._state.gpus.keys():
             row = self._state.gpus[uuid].index
             for env in self._ledgers.envs():
@@ -96,8 +96,7 @@ class Auditor:
                 beyond_bytes = max(0, driver_bytes - charged_bytes)
                 excess[process.env, row] += beyond_bytes
                 if not process.fenced:
-                    parts = of_tasks.setdefault((process.env, row), Counter())
-                    parts[process.task_id] += beyond_bytes
+                    of_tasks[process.env, row, process.task_id] += beyond_bytes
                 seen.append(
                     Seen(
                         process.key,
@@ -113,9 +112,7 @@ class Auditor:
         for found in seen:
             if found.env is not None and found.process not in self._state.processes:
                 excess[found.env, self._state.gpus[found.uuid].index] += found.memory_bytes
-        for (env, row), correction_bytes in excess.items():
-            parts = of_tasks.get((env, row), Counter())
-            self._ledgers.set_correction(env, row, correction_bytes, parts)
+        self._correct(excess, of_tasks)
         self._words, self.figures = words, figures
         self._strangers = {
             one.process: self._strangers[one.process]
@@ -123,6 +120,13 @@ class Auditor:
             if one.process in self._strangers
         }
         return Audited(frozenset(reading.processes), tuple(seen), wall_ns, self._ownerless(reading))
+
+    def _correct(
+        self, excess: Counter[tuple[str, int]], of_tasks: Counter[tuple[str, int, str]]
+    ) -> None:
+        for (env, row), correction_bytes in excess.items():
+            parts = {key[2]: part for key, part in of_tasks.items() if key[:2] == (env, row)}
+            self._ledgers.set_correction(env, row, correction_bytes, parts)
 
     def _ownerless(self, reading: DriverReading) -> dict[Uuid, int]:
         """Memory of no process that the charges do not explain; none below the tolerance."""

@@ -1,0 +1,1 @@
+"""Named memory and ranges of memory on a real node."""
