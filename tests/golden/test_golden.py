@@ -45,7 +45,10 @@ int main(void)
     printf("version %u, sizes %zu %zu %zu\\n", NM_LEDGER_VERSION, sizeof(struct nm_limits),
            sizeof(struct nm_limit_row), sizeof(struct nm_usage));
     AT(nm_limits, magic); AT(nm_limits, version); AT(nm_limits, rows); AT(nm_limits, slots);
-    AT(nm_limits, slots_used); AT(nm_limits, row); AT(nm_limits, slot_state);
+    AT(nm_limits, slots_used); AT(nm_limits, caps_used); AT(nm_limits, row);
+    AT(nm_limits, slot_state); AT(nm_limits, slot_cap); AT(nm_limits, cap);
+    AT(nm_cap, kept_bytes); AT(nm_cap, most_bytes); AT(nm_cap, rows);
+    AT(nm_cap, correction_bytes);
     AT(nm_limit_row, uuid); AT(nm_limit_row, limit_bytes); AT(nm_limit_row, total_bytes);
     AT(nm_limit_row, correction_bytes);
     AT(nm_usage, word); AT(nm_usage, slots_used); AT(nm_usage, beat);
@@ -54,14 +57,21 @@ int main(void)
 }
 """
 OFFSETS = """\
-version 3, sizes 10304 128 270400
+version 4, sizes 176192 128 270400
 nm_limits.magic 0
 nm_limits.version 8
 nm_limits.rows 12
 nm_limits.slots 16
 nm_limits.slots_used 20
+nm_limits.caps_used 24
 nm_limits.row 64
 nm_limits.slot_state 2112
+nm_limits.slot_cap 10304
+nm_limits.cap 12352
+nm_cap.kept_bytes 0
+nm_cap.most_bytes 8
+nm_cap.rows 16
+nm_cap.correction_bytes 32
 nm_limit_row.uuid 0
 nm_limit_row.limit_bytes 48
 nm_limit_row.total_bytes 56
