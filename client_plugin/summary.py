@@ -59,9 +59,11 @@ def gpus_of(task: Row, status: Row) -> List[Row]:
 
 def memory(task: Row, status: Row) -> Optional[str]:
     """`12.4/80 GiB`; without the task's own figure the limit alone."""
-    limit_bytes = sum(task.get("memory_limit_bytes") or ()) or sum(
-        gpu["memory_total_bytes"] for gpu in gpus_of(task, status)
-    )
+    limits = task.get("memory_limit_bytes") or ()
+    own_bytes = task.get("memory_max_bytes") or task.get("memory_named_bytes")
+    if own_bytes and "udp" not in task.get("transports", ()):
+        limits = [min(own_bytes, limit_bytes) for limit_bytes in limits]
+    limit_bytes = sum(limits) or sum(gpu["memory_total_bytes"] for gpu in gpus_of(task, status))
     used_bytes = task.get("memory_bytes")
     if not limit_bytes:
         return None

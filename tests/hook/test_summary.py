@@ -30,6 +30,10 @@ def task(**fields: Any) -> dict[str, Any]:
             "GPU 3 · 12.4/80 GiB · 71 %",
         ),
         ({"memory_bytes": None, "memory_limit_bytes": [8 * GIB]}, "GPU 3 · 8 GiB · 71 %"),
+        (
+            {"memory_bytes": None, "memory_limit_bytes": [8 * GIB], "memory_named_bytes": 2 * GIB},
+            "GPU 3 · 2 GiB · 71 %",
+        ),
         ({"state": "running", "utilization_percent": 12}, "GPU 3 · 80 GiB · 12 %"),
         (
             {"state": "suspended", "utilization_percent": 0},

@@ -36,7 +36,10 @@ def no_gpu() -> str:
 
 
 def _held_to(task: TableRow) -> str:
-    """How its memory is limited: over UDP there is no ledger, only a fixed cap for each process."""
+    """How its memory is limited: shared with its environment's tasks, or its own.
+
+    Over UDP there is no ledger, only a fixed cap for each process.
+    """
     ways = [
         word
         for transport, word in (("unix", "shared"), ("udp", "fixed cap (udp)"))
@@ -44,6 +47,8 @@ def _held_to(task: TableRow) -> str:
     ]
     held_to = " + ".join(ways) or "shared"
     within = cells.memory_range(task)
+    if within is None and task.get("memory_named_bytes") and "unix" in task.get("transports", ()):
+        return f"its own, {task['memory_named_bytes'] / 2**30:.4g} GiB"
     return held_to if within is None else f"{held_to}, {within}"
 
 

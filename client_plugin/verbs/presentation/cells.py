@@ -133,7 +133,7 @@ def memory_range(task: TableRow) -> Optional[str]:
         return None
     sizes = (task["memory_min_bytes"], task["memory_max_bytes"])
     least, most = (f"{size_bytes / 2**30:.4g}" for size_bytes in sizes)
-    limit_bytes = min(task.get("memory_limit_bytes") or (0,))
+    limit_bytes = min(*(task.get("memory_limit_bytes") or (0,)), task["memory_max_bytes"])
     present = f"{limit_bytes / 2**30:.4g} of " if limit_bytes else ""
     return f"{present}{least}-{most} GiB"
 

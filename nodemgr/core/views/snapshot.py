@@ -277,31 +277,23 @@ class TaskShare(NamedTuple):
     """The fixed caps of its processes over UDP."""
     in_ledger: bool
     """One of them is in the env's ledger."""
-    most_bytes: int
-    """Its own cap on each GPU; 0: it has none."""
 
 
 def share(state: State, task: Task) -> TaskShare:
     members = [state.processes[key] for key in task.processes]
     caps_bytes = sum(member.cap_bytes or 0 for member in members)
     return TaskShare(
-        task.env,
-        task.gpus,
-        caps_bytes,
-        any(member.slot is not None for member in members),
-        task.cap_bytes,
+        task.env, task.gpus, caps_bytes, any(member.slot is not None for member in members)
     )
 
 
 def limits_bytes(state: State, share: TaskShare) -> list[int]:
-    """The limit on each GPU: the caps, and the env's ledger if a process is in it.
-
-    Of that, a task has no more than its own cap.
-    """
-    limits = [state.grants[share.env, uuid].limit_bytes for uuid in share.gpus]
-    if share.most_bytes:
-        limits = [min(share.most_bytes, limit_bytes) for limit_bytes in limits]
-    return [share.caps_bytes + (share.in_ledger and limit_bytes) for limit_bytes in limits]
+    """The limit on each GPU: the caps, and the env's ledger if a process is in it."""
+    grants = state.grants
+    return [
+        share.caps_bytes + (grants[share.env, uuid].limit_bytes if share.in_ledger else 0)
+        for uuid in share.gpus
+    ]
 
 
 class Now(NamedTuple):

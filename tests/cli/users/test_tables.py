@@ -237,6 +237,7 @@ def test_a_task_with_a_range_of_memory_shows_its_present_limit() -> None:
     assert cells.memory_range(row) == "1-8 GiB"
     limits = [4 * 2**30 + 2**29, 6 * 2**30]
     assert cells.memory_range({**row, "memory_limit_bytes": limits}) == "4.5 of 1-8 GiB"
+    assert cells.memory_range({**row, "memory_limit_bytes": [16 * 2**30]}) == "8 of 1-8 GiB"
     assert cells.memory_range({**row, "memory_max_bytes": None}) is None
 
 

@@ -198,7 +198,12 @@ def test_inside_cuda_and_nvml_show_its_own(node: Manager) -> None:
     assert free - after == GIB
     assert task.says("nvml") == [total, after, total - after]
     row = next(row for row in node.status()["tasks"] if row["memory_named_bytes"])
-    assert row["memory_limit_bytes"] == [2 * GIB]
+    assert row["memory_named_bytes"] == 2 * GIB
+    shown = subprocess.run(
+        [sys.executable, "-m", "nodemgr", "status", "--run-dir", str(node.run_dir)],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert "its own, 2 GiB" in shown
     _, total = other.says("info")
     assert total == 8 * GIB
     task.ends()

@@ -41,6 +41,14 @@ export const command = {
   },
 };
 
+// What a task may use on each GPU: the limit of its environment, or what it named for itself.
+function limits(row) {
+  const own = row.transports?.includes("udp")
+    ? null
+    : (row.memory_max_bytes ?? row.memory_named_bytes);
+  return (row.memory_limit_bytes ?? []).map((limit) => Math.min(limit, own ?? limit));
+}
+
 export function jobLink(id) {
   return id ? el("a", { href: format({ view: "jobs", id }) }, id) : NONE;
 }
@@ -108,7 +116,7 @@ export function taskColumns(now) {
       id: "memory",
       label: "GPU memory",
       numeric: true,
-      text: (row) => `${gibNumber(row.memory_bytes)} / ${gib(sum(row.memory_limit_bytes))}`,
+      text: (row) => `${gibNumber(row.memory_bytes)} / ${gib(sum(limits(row)))}`,
       value: (row) => row.memory_bytes,
     },
     { id: "idle", label: "Idle", numeric: true, text: idle, value: (row) => row.idle_seconds },
