@@ -114,6 +114,8 @@ class LedgerController:
         self._ledgers, self._older_limits = ledgers, older_limits
         self._engine, self._ports = engine, ports
         self._pending: dict[str, _Pending] = {}
+        self._earlier: set[ProcessKey] = set()
+        """The processes that held leases under the manager before this one."""
         self._claimed: list[effects.SetCap] = []
         """Caps of the step under way, which are in their ledgers before it is stored."""
 
@@ -294,11 +296,12 @@ class LedgerController:
                 living.setdefault(process.env, []).append(process.pid)
                 if not process.starts:  # else it has become a program that maps no ledger yet
                     having.add(process.env)
-        holders = (
+        holders = [
             p
             for p in self._state.processes.values()
             if p.slot is not None and not p.fenced and p.key not in gone
-        )
+        ]
+        self._earlier = {process.key for process in holders}
         self._older_limits.begin(holders)
         for env, pids in living.items():
             if env in files and env in having:
@@ -369,11 +372,14 @@ class LedgerController:
     def _lost(self, env: str) -> None:
         """No process sent the ledger.
 
-        Its tasks are fenced, because nothing can enforce their grants.
+        Its tasks are fenced, because nothing can enforce their grants. A process that came back
+        gets the new one, unless it is of a version with another layout.
         """
         grants = self._pending.pop(env).grants
         stderr_log.say(log.LEDGER_LOST(env=env))
         unheard = {grant.process.key for grant in grants}
+        if env in self._ledgers.of_other_layouts:
+            unheard -= self._earlier
         members = (
             p
             for p in self._state.processes.values()

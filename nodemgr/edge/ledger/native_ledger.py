@@ -26,6 +26,10 @@ class LedgerError(RuntimeError):
     """No ledger could be made, or two files are none. str() is one line."""
 
 
+class OtherLayoutError(LedgerError):
+    """Two files are no ledger of this version."""
+
+
 class SlotState(IntEnum):
     FREE = lib.NM_SLOT_FREE
     LIVE = lib.NM_SLOT_LIVE
@@ -48,7 +52,9 @@ def _raise_fault(fault: int) -> None:
     if fault == lib.NM_LEDGER_ERRNO:
         raise LedgerError(f"ledger: {os.strerror(ffi.errno)}")
     if fault != lib.NM_LEDGER_OK:
-        raise LedgerError(f"ledger: {ffi.string(lib.nm_ledger_fault_text(fault)).decode()}")
+        is_other = fault in (lib.NM_LEDGER_SIZE, lib.NM_LEDGER_FORMAT)
+        text = ffi.string(lib.nm_ledger_fault_text(fault)).decode()
+        raise (OtherLayoutError if is_other else LedgerError)(f"ledger: {text}")
 
 
 def _raise_range(result: int) -> None:

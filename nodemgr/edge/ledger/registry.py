@@ -22,7 +22,14 @@ from typing import NamedTuple, Protocol
 
 from nodemgr.core.model.entities import GENERATIONS, ProcessKey, Uuid
 from nodemgr.core.state.node_state import State
-from nodemgr.edge.ledger.native_ledger import CAPS, BeatReading, Ledger, LedgerError, SlotState
+from nodemgr.edge.ledger.native_ledger import (
+    CAPS,
+    BeatReading,
+    Ledger,
+    LedgerError,
+    OtherLayoutError,
+    SlotState,
+)
 
 FileId = tuple[int, int]
 """Device and inode."""
@@ -130,6 +137,8 @@ class Ledgers:
         self._files: dict[str, LedgerFiles] = {}
         self._caps: dict[str, dict[str, int]] = {}
         """By env: the number of each task's cap."""
+        self.of_other_layouts: set[str] = set()
+        """Envs with a ledger of an earlier version: their clients can map no ledger of this one."""
         self._spare: Ledger | None = None
         self._prepared: dict[str, Ledger] = {}
         self._handed_over: list[tuple[str, int]] = []
@@ -265,10 +274,14 @@ class Ledgers:
         limits = next((fd for wanted in files.limits for fd in fds if file_id(fd) == wanted), None)
         taken: set[int] = set()
         if usage is not None and limits is not None and env not in self._ledgers:
-            with contextlib.suppress(LedgerError):
+            try:
                 ledger = Ledger.adopt(limits, usage)
                 taken = {limits, usage}
                 self._remember_and_enter(env, ledger, _files_of(ledger, files.limits))
+            except OtherLayoutError:
+                self.of_other_layouts.add(env)
+            except LedgerError:
+                pass
         for fd in fds:
             if fd not in taken:
                 os.close(fd)

@@ -29,7 +29,7 @@ from nodemgr.edge.api import client_verbs
 from nodemgr.edge.engine.ledger_controller import LEDGER_META
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.ledger import registry
-from nodemgr.edge.ledger.native_ledger import Ledger, LedgerError
+from nodemgr.edge.ledger.native_ledger import Ledger, LedgerError, OtherLayoutError
 from nodemgr.edge.store.database import FILE_NAME
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import GIB, DyingStore, FakeGpus, LocalManager
@@ -929,6 +929,28 @@ def test_a_ledger_that_is_lost_fences_who_used_it_and_lets_others_on(
     late.expect("GRANT")
     client.connect()
     client.rejoin(with_fds=False)
+    assert client.expect("FENCE")["lease"] == client.grant["lease"]
+
+
+def test_a_ledger_of_another_layout_ends_the_tasks_that_use_it(
+    make: Make, make_client: Client, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that comes back: its client could map no ledger of this version."""
+    manager = make(directory=directory, **QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(2)
+
+    def of_another_layout(_limits: int, _usage: int) -> Ledger:
+        raise OtherLayoutError("ledger: a file of another size than a ledger's")
+
+    monkeypatch.setattr(registry.Ledger, "adopt", of_another_layout)
+    manager = restarted(make, manager, **QUICK)
+    client.connect()
+    client.rejoin()
+    late = make_client(manager.env_dir("alice"))
+    late.ask(2)
+    late.expect("GRANT")
     assert client.expect("FENCE")["lease"] == client.grant["lease"]
 
 

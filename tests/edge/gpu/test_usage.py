@@ -32,6 +32,7 @@ class Words:
     def __init__(self) -> None:
         self.word_bytes = 0
         self.correction_bytes: dict[str, int] = {}
+        self.of_tasks: dict[str, int] = {}
 
     def envs(self) -> Iterator[str]:
         return iter(["alice"])
@@ -40,8 +41,11 @@ class Words:
         assert (env, row, slot) == ("alice", 0, 3)
         return self.word_bytes
 
-    def set_correction(self, env: str, row: int, correction_bytes: int) -> None:
+    def set_correction(
+        self, env: str, row: int, correction_bytes: int, of_tasks: Mapping[str, int]
+    ) -> None:
         self.correction_bytes[env] = correction_bytes
+        self.of_tasks = dict(of_tasks)
 
 
 class World:
@@ -88,6 +92,18 @@ def test_memory_that_was_freed_while_the_driver_was_read_is_no_bypass() -> None:
     assert (world.correction_gib, seen.charged_bytes) == (0, 30 * GIB)
     world.audit(p10=30)
     assert world.correction_gib == 20, "what the driver goes on to show is one"
+
+
+def test_memory_beyond_a_members_word_counts_in_its_tasks_cap() -> None:
+    """Contexts, say; not that of a process that has left its task."""
+    world = World()
+    world.audit(p10=5)
+    world.audit(p10=5)
+    assert world.words.of_tasks == {"t1": 5 * GIB}
+    world = World(members={10: replace(MEMBER, fenced=True)})
+    world.audit(p10=5)
+    world.audit(p10=5)
+    assert (world.correction_gib, world.words.of_tasks) == (5, {})
 
 
 def test_a_stranger_of_an_env_counts_in_that_envs_ledger() -> None:
