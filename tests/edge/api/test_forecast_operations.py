@@ -104,6 +104,8 @@ def test_a_submission_with_features_gets_the_figures_that_it_leaves_out(
     forecast = answer["forecast"]
     job = job_of(talk, answer["job"])
     assert job["memory_named_bytes"] == forecast["memory_bytes"] + forecast["memory_margin_bytes"]
+    assert job["memory_min_bytes"] == job["memory_named_bytes"]
+    assert job["memory_max_bytes"] == 80 * GIB, "as much as without a forecast"
     assert [row["memory_bytes"] for row in job["predicted"]] == [FIRST]
     assert job["time_limit_seconds"] is None
 
@@ -112,7 +114,8 @@ def test_the_memory_that_is_filled_in_is_within_the_quota(manager: LocalManager)
     manager.call("quota_set", env="bob", gpus=2, memory_bytes=10 * GIB)
     with Conversation(manager.env_dir("bob") / "socket", WAIT_LIMIT_S) as talk:
         answer = submit(talk, gpus=1, features=BODY)
-        assert job_of(talk, answer["job"])["memory_named_bytes"] == 5 * GIB
+        job = job_of(talk, answer["job"])
+        assert (job["memory_named_bytes"], job["memory_max_bytes"]) == (5 * GIB, None)
         with pytest.raises(Fault, match="are predicted, but bob may have at most 5"):
             submit(talk, gpus=1, features=feature_form.packed(features(peak_bytes=6 * GIB)))
 
@@ -121,6 +124,7 @@ def test_the_user_s_own_figures_stand(talk: Conversation) -> None:
     answer = submit(talk, gpus=1, memory_bytes=GIB, time_limit_ms=60_000, features=BODY)
     job = job_of(talk, answer["job"])
     assert (job["memory_named_bytes"], job["time_limit_seconds"]) == (GIB, 60)
+    assert job["memory_max_bytes"] is None
 
 
 def test_a_job_without_a_gpu_has_no_forecast(talk: Conversation) -> None:
