@@ -330,7 +330,7 @@ INSTALL = Verb(
                    help="The kernel's name in the launcher."),
         VerbOption("--gpus", kind=kinds.GPUS, help="GPUs for each kernel; 0: none."),
         VerbOption("--memory", kind=_checked("size", units.parse_size),
-                   help="Device memory that a kernel needs on each GPU, e.g. 8GiB."),
+                   help="Device memory of each kernel on each GPU, and its limit, e.g. 8GiB."),
         VerbOption("--wait", kind=_checked("duration", units.parse_duration_ms),
                    help="How long a kernel waits for GPUs at most, e.g. 10min."),
         RUN_DIR,

@@ -169,8 +169,9 @@ VERB = Verb(
                    help="The checkpoint of an elastic script that does not use "
                    "nodemgr_client.elastic: it starts again from there at each change."),
         VerbOption("--memory", kind=kinds.SIZE_RANGE,
-                   help="Device memory that it needs on each GPU, e.g. 8GiB; of a range such as "
-                   "8GiB-24GiB it has the least for sure, and more while there is more."),
+                   help="Device memory that it has on each GPU for sure, and its limit, e.g. 8GiB; "
+                   "of a range such as 8GiB-24GiB it has the least for sure, and more while there "
+                   "is more."),
         VerbOption("--wait", kind=kinds.DURATION,
                    help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
         VerbOption("--acquire", kind=kinds.ACQUIRE,

@@ -56,9 +56,10 @@ WISHES = (
     VerbOption(
         "--memory",
         kind=kinds.SIZE_RANGE,
-        help="Device memory that it needs on each GPU, e.g. 8GiB; of a range such as 8GiB-24GiB "
-        "the rest comes and goes with the load. With it the job may share a GPU with tasks of its "
-        "environment that leave so much free; without it, it waits for GPUs of its own.",
+        help="Device memory that it has on each GPU for sure, and its limit, e.g. 8GiB; of a range "
+        "such as 8GiB-24GiB the rest comes and goes with the load. With it the job may share a GPU "
+        "with tasks of its environment that leave so much free; without it, it waits for GPUs of "
+        "its own.",
     ),
     VerbOption(
         "--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them)."
