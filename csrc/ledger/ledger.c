@@ -231,9 +231,9 @@ static inline uint32_t cap_of(const struct nm_limits *limits, uint32_t slot, uin
 
 static uint64_t kept_of(const struct nm_limits *limits, uint32_t cap, uint32_t row)
 {
-    if ((atomic_load_explicit(&limits->cap[cap].rows, memory_order_relaxed) >> row & 1) == 0)
+    if ((atomic_load(&limits->cap[cap].rows) >> row & 1) == 0)
         return 0;
-    return atomic_load_explicit(&limits->cap[cap].kept_bytes, memory_order_seq_cst);
+    return atomic_load(&limits->cap[cap].kept_bytes);
 }
 
 static uint64_t correction_in(const struct nm_limits *limits, uint32_t cap, uint32_t row)
