@@ -374,13 +374,17 @@ def test_a_journal_that_does_not_listen_costs_the_entry_alone(
 
 
 def test_logs_of_jobs_that_ended_are_kept_within_their_bound(make: Make) -> None:
-    world = make(job_logs_bytes=100)
-    first, _, third = (world.submit("head -c 60 /dev/zero") for _ in range(3))
+    """By the room that they take on the disk, in which a job has small files, too."""
+    world = make(job_logs_bytes=1_000_000)
+    first, _, third = (
+        world.submit("head -c 600000 /dev/urandom | od -An -v -tx1 | head -c 600000")
+        for _ in range(3)
+    )
     world.until_ended(third)
     world.settle()
     with pytest.raises(FileNotFoundError):
         world.log(first)
-    assert len(world.log(third)) == 60
+    assert len(world.log(third)) == 600_000
 
 
 def test_the_log_of_a_job_that_runs_takes_no_more_room_than_it_may(make: Make) -> None:
