@@ -40,6 +40,8 @@ def check_change(transition: Transition) -> Iterator[str]:
             continue
         for uuid in task.gpus:
             held = draft.grants[task.env, uuid]
+            if held.suspended_tasks:  # it grows once its memory is on the GPU again
+                continue
             if not task.kept_bytes <= held.kept_bytes <= held.limit_bytes:
                 yield f"{task_id} began with more named memory than {held} has"
     for key, grant in draft.grants.changes.items():
