@@ -294,10 +294,17 @@ class Everything:
             expected_ms=self.one((None, None, 30_000)), compute_percent=self.one(self.percents),
             gpu_range=self.one((None,) * 5 + (GpuRange(least + 1, True), GpuRange(least + 1))),
             after=(self.one(newest),) if newest and self.chance(0.2) else (),
-            array=self.one(((), (), (), (0, 1, 2))), max_restarts=self.one((None, 0, 2)),
+            array=self.one(((), (), (), (0, 1, 2))), part=self.one((None, 1)),
+            max_restarts=self.one((None, 0, 2)),
             hold=self.chance(0.1), place=self.one(PLACES),
             priority=self.one((None, None, "low", "normal")),
         )  # fmt: skip
+
+    def entering(self) -> list[str]:
+        return sorted(self.node.state.entering)
+
+    def enter(self) -> None:
+        self.node.happens(events.EnterElements(self.one(self.entering()), 1, self.node.wall_ns))
 
     def begin(self) -> None:
         self.node.begins(self.one(self.jobs(*UNDER_WAY)))
@@ -438,6 +445,8 @@ class Everything:
             self.node.place(place)
         for env in ENVS:
             self.node.quota(env, len(SIZES_GIB), task_class=TaskClass.LATENCY_SENSITIVE)
+        while self.entering():
+            self.enter()
         for job_id in self.jobs(JobState.HELD):
             self.node.frees(job_id)
         for _ in range(3):
@@ -531,6 +540,7 @@ RULES: tuple[Rule, ...] = (
     Rule(events.GateMissed, 1, Everything.miss_gate, Everything.members),
     Rule(events.Progressed, 5, Everything.progress, Everything.members),
     Rule(events.SubmitJobs, 20, Everything.submit),
+    Rule(events.EnterElements, 10, Everything.enter, Everything.entering),
     Rule(events.JobStarted, 16, Everything.begin, under_way),
     Rule(events.JobEnded, 30, Everything.end_job, under_way),
     Rule(
