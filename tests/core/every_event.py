@@ -53,7 +53,7 @@ class Recorded(TwinNode):
 
 
 class Everything:
-    """What happens to the node; `dice` decides."""
+    """The events of the node; `dice` decides."""
 
     def __init__(self, dice: random.Random, *, contends: bool = False) -> None:
         """`contends`: two classes alone, so that best effort is preempted again and again."""
@@ -454,7 +454,7 @@ class Everything:
             self.node.passes(2_000)
 
     def finish(self) -> None:
-        """What is under way is done, and all tasks end that do not wait for their memory."""
+        """End what is under way, and all tasks that do not wait for their memory."""
         for row in self.tasks(Suspension.SUSPENDING):
             self.node.is_out(row.task_id)
         for row in self.tasks(Suspension.RESUMING):

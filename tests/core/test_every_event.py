@@ -34,7 +34,7 @@ HINDRANCES = (
     r" is disconnected", r" is resumed when its suspension has ended",
     r" gave their room to others", r" left their tasks still", r" waits until ",
 )  # fmt: skip
-"""What a line can name: an entry, a task, GPUs, an environment, a place, a limit."""
+"""The names that a line can have: an entry, a task, GPUs, an environment, a place, a limit."""
 ROUNDS = 60
 PREEMPTED: Counter[str] = Counter()
 
@@ -67,7 +67,7 @@ CONTENTION = (
 
 
 class Preempted:
-    """Who was preempted last, and for which request: in place of the function that does it."""
+    """The last preempted tasks, and for which request: in place of the function that does it."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, str]] = {}

@@ -18,9 +18,9 @@ from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.kernel.processes import ancestors
 from tests.edge.hub import turn
+from tests.jobs.two_nodes import Cluster, TwoNodes
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.processes import is_running
-from tests.support.two_nodes import Cluster, TwoNodes
 
 Make = Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory]
 

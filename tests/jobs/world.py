@@ -18,9 +18,9 @@ from nodemgr.core.model.effects import SubmitAnswered
 from nodemgr.core.model.entities import Ended, Job, JobPayload, JobSpec, RunSpec
 from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.engine.job_controller import Jobs
+from tests.jobs.two_nodes import Cluster, TwoNodes
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import Died, LocalManager
-from tests.support.two_nodes import Cluster, TwoNodes
 
 TWO_NODES = "two nodes"
 KINDS = ("this node", TWO_NODES)

@@ -59,6 +59,7 @@ def of_shortage(
     instead: list[str] = [] if fewer is None else [messages.FEWER_WOULD_START(gpus=fewer)]
     if request.compute_percent is not None:
         rows = [_with_reserved_compute(draft, request, row) for row in rows]
+    short: str
     match shortage:
         case Shortage.QUOTA_MEMORY:
             left_bytes = max(0, ask.quota_remaining_bytes or 0)
@@ -66,53 +67,58 @@ def of_shortage(
             short = messages.NEEDS_QUOTA_MEMORY(
                 need=gib(need_bytes), env=request.env, left=gib(left_bytes)
             )
-            return "; ".join(
-                [short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))]
-            )
+            who = _next_known_end(draft, draft.env_tasks.members(request.env))
         case Shortage.LEDGER:
             short, barred = _short_of_own_memory(draft, request, rows)
-            return "; ".join([short, *instead, *_holders(draft, barred, reserved)])
+            who = _holders(draft, barred, reserved)
         case Shortage.COMPUTE:
-            own = [row for row in rows if row.used]
-            barred = {row.uuid for row in own if row.reserved and has_compute(row, ask)}
-            most = max((row.free_percent for row in own if not row.reserved), default=0)
-            short = (
-                messages.NEEDS_RESERVED_COMPUTE(percent=ask.percent, env=request.env)
-                if barred
-                else messages.NEEDS_COMPUTE_ON_OWN_GPU(
-                    percent=ask.percent, env=request.env, free=most
-                )
-            )
-            return "; ".join([short, *instead, *_holders(draft, barred, reserved)])
+            short, barred = _short_of_own_compute(request, ask, rows)
+            who = _holders(draft, barred, reserved)
         case Shortage.OWN_GPUS:
             short = _short_of_own_gpus(draft, request, ask, rows)
             if request.memory_bytes is None and ask.reuse_below == 1 < ask.max_tasks_per_gpu:
                 instead.append(messages.MEMORY_WOULD_SHARE())
-            return "; ".join(
-                [short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))]
-            )
+            who = _next_known_end(draft, draft.env_tasks.members(request.env))
         case Shortage.NODE:
-            fitting = [row for row in rows if qualifies(row, ask)]
-            free = sum(not row.reserved for row in fitting)
-            passed = {row.uuid for row in rows if row.used} | {
-                row.uuid for row in fitting if not row.reserved
-            }
-            spared = {row.uuid: reserved[row.uuid] for row in fitting if row.reserved}
-            in_the_way = {
-                task_id
-                for row in rows
-                if row.uuid not in passed
-                for task_id in draft.gpu_tasks.members(row.uuid)
-            }
-            # the most helpful part first: a terminal cuts the end off
+            free = sum(qualifies(row, ask) and not row.reserved for row in rows)
             short = _short_of_gpus(request, ask, rows, free)
-            said = [
-                short,
-                *instead,
-                *_next_known_end(draft, in_the_way),
-                *_holders(draft, {uuid for uuid in draft.gpus if uuid not in passed}, spared),
-            ]
-            return "; ".join(said)
+            who = _on_the_node(draft, ask, rows, reserved)
+    # the most helpful part first: a terminal cuts the end off
+    return "; ".join([short, *instead, *who])
+
+
+def _short_of_own_compute(
+    request: Request, ask: Ask, rows: Sequence[Candidate]
+) -> tuple[str, set[Uuid]]:
+    """The words for what is missing, and the GPUs whose compute an earlier entry keeps."""
+    own = [row for row in rows if row.used]
+    barred = {row.uuid for row in own if row.reserved and has_compute(row, ask)}
+    if barred:
+        return messages.NEEDS_RESERVED_COMPUTE(percent=ask.percent, env=request.env), barred
+    most = max((row.free_percent for row in own if not row.reserved), default=0)
+    return (
+        messages.NEEDS_COMPUTE_ON_OWN_GPU(percent=ask.percent, env=request.env, free=most),
+        barred,
+    )
+
+
+def _on_the_node(
+    draft: Draft, ask: Ask, rows: Sequence[Candidate], reserved: Mapping[Uuid, Request]
+) -> list[str]:
+    """The next known end, and who holds the GPUs that the request may not have."""
+    fitting = [row for row in rows if qualifies(row, ask)]
+    passed = {row.uuid for row in rows if row.used} | {
+        row.uuid for row in fitting if not row.reserved
+    }
+    spared = {row.uuid: reserved[row.uuid] for row in fitting if row.reserved}
+    in_the_way = {
+        task_id
+        for row in rows
+        if row.uuid not in passed
+        for task_id in draft.gpu_tasks.members(row.uuid)
+    }
+    others = {uuid for uuid in draft.gpus if uuid not in passed}
+    return [*_next_known_end(draft, in_the_way), *_holders(draft, others, spared)]
 
 
 def _with_reserved_compute(draft: Draft, request: Request, row: Candidate) -> Candidate:
