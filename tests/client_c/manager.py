@@ -23,11 +23,8 @@ from tests.support.packets import Packet, decode
 
 GPUS = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(4))
 GPU_BYTES = 80 << 30
-AFTER_LOSS = (
-    "; what this process holds stays, new allocations are refused: restart the program to ask for"
-    " GPUs anew"
-)
-"""The text for the user behind the reason of a FENCE."""
+AFTER_LOSS = "; what this process holds stays, new allocations are refused"
+"""The text for the user behind the reason of a FENCE, which names the remedy."""
 
 
 @dataclass
