@@ -95,7 +95,10 @@ class Answers:
         return {
             "schema_version": 1, "queue": self._queue[:200], "queue_length": len(self._queue),
             "envs": [], "jobs": [], "violations": [], "residues": [],
-            "placement": {"setting": "auto", "in_force": "spread", "fault": None},
+            "placement": {
+                "setting": "auto", "in_force": "spread", "meaning": "fewest tasks first",
+                "fault": None,
+            },
             "gpus": [{**row, **more} for row, more in zip(self._gpus, gpus, strict=True)],
             "tasks": [{**row, **more} for row, more in zip(self._tasks, tasks, strict=True)],
         }  # fmt: skip
