@@ -310,7 +310,7 @@ def leftovers(subject: Subject) -> CheckResult:
     left += [
         f"envs/{path.parent.name}/socket" for path in sorted(subject.run_dir.glob("envs/*/socket"))
     ]
-    if not left:
+    if not left or (subject.run_dir / "manager.lock").stat().st_mtime == 0:  # it was stopped
         return CheckResult(True, messages.ENDED_CLEANLY())
     names = f"{', '.join(left[:4])}{' …' if len(left) > 4 else ''}"
     return CheckResult(False, messages.DIED_AND_LEFT(names=names))
