@@ -26,7 +26,7 @@ TYPED = {
     "job": "JOB", "jobs": "JOB", "max_keep_ms": "--max-keep", "max_priority": "--max-priority",
     "max_restarts": "--max-restarts", "memory_bytes": "--memory",
     "memory_max_bytes": "--memory", "mine": "--mine",
-    "name": "--name", "no_gpu": "--no-gpu", "no_manager": "--no-manager",
+    "name": "--name", "no_after": "--no-after", "no_gpu": "--no-gpu", "no_manager": "--no-manager",
     "index": "INDEX", "note": "--note", "placement": "--placement",
     "priority": "--priority", "queue": "QUEUE", "rank": "--rank", "since_wall_ns": "--since",
     "state": "--state", "task": "TASK", "task_class": "--class", "time_limit_ms": "--time",

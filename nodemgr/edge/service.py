@@ -290,6 +290,8 @@ class Service:
             return None
         if not self._can_begin_anew():
             raise ServiceFault(self._lost)
+        # the next one hears them too, and no job begins with blocked signals
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
         return self._lost
 
     def _can_begin_anew(self) -> bool:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.node.programs import finish, said
 from tests.support.manager import Manager
+from tests.support.ordinary import UID, become_ordinary
 from tests.support.supervisor import Supervisor
 
 GIB = 2**30
@@ -107,6 +111,26 @@ def test_a_manager_whose_run_directory_goes_ends_and_the_next_one_has_its_tasks(
     assert (event["missing"].startswith(str(gone)), event["containers"]) == (True, [])
     if lost != ".":  # a simulated node's GPUs are in there
         assert [row["id"] for row in manager.status()["tasks"]] == ["t1"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start another user's manager")
+def test_an_ordinary_users_manager_makes_its_run_directory_again(make_manager: Make) -> None:
+    """It is ended by SIGTERM as before, and its jobs begin with no signal blocked."""
+    manager = make_manager(simulate="1x8GiB", before_exec=become_ordinary, start=False)
+    os.chown(manager.directory, UID, UID)
+    manager.start()
+    manager.quota("alice", 1)
+    for _ in range(2):
+        shutil.rmtree(manager.run_dir)
+        manager.wait_for_line("ready on ")
+    assert manager.log.count("is gone, and the manager begins anew") == 2
+    assert [row["name"] for row in manager.status()["envs"]] == ["alice"]
+    assert manager.process is not None
+    me = psutil.Process(manager.process.pid)
+    for process in (me, *me.children(recursive=True)):
+        (blocked,) = re.findall(r"SigBlk:\t(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+        assert not int(blocked, 16) & 1 << (signal.SIGTERM - 1), process
+    manager.close()  # it ends with 0, or this fails
 
 
 def test_a_service_whose_run_directory_goes_is_started_again(
