@@ -382,7 +382,8 @@ class PlainJobs:
         again = self.gone.get(name)
         if not living and again is not None and again.env in self.quota:
             del self.over[name], self.gone[name]
-            again.restarts, again.interruptions, again.state, again.after = 0, 0, "after", []
+            again.restarts, again.interruptions, again.state = 0, 0, "after"
+            again.after = [name for name in again.after if self._of_env(name, again.env)]
             self.jobs[name] = again
             self._go_on(again)
 

@@ -38,6 +38,7 @@ FORGOTTEN = {
     "lowerings": "an elastic grant is ordered to shrink again",
     "room_since": "a GPU's time with room starts anew",
     "launch_hosts": "each launch host is reported again",
+    "parted": "a task whose process runs another program is called stalled",
     "outlook": "the rates of failures are estimated anew, as of the restart",
 }
 CLOCKS = ("service_ahead_ns", "queue_ahead_ns", "stamped_ns", "version")

@@ -115,7 +115,9 @@ def test_a_job_keeps_the_resizes_of_its_attempt() -> None:
     (attempt,) = node.job(job_id).attempts
     (resize,) = attempt.resizes
     assert (resize.uuid, resize.before, resize.after) == (late, 2, 1)
-    (row,) = job_rows.told(node.job(job_id), None, {late: 1}, tails=False)["attempts"]
+    (row,) = job_rows.told(node.job(job_id), None, {late: 1}, lambda *_: False, tails=False)[
+        "attempts"
+    ]
     (told,) = row["resizes"]
     assert (told["from"], told["to"], told["gpu_index"]) == (2, 1, 1)
     assert told["why"] == LEFT_BY_ITSELF()

@@ -267,7 +267,7 @@ def test_a_job_that_ended_makes_the_same_row() -> None:
     node = node_with_jobs()
     node.job_ends("j1", 3)
     node.withdraws("j1")
-    row = job_rows.told(node.job("j1"), None, {}, tails=True)
+    row = job_rows.told(node.job("j1"), None, {}, lambda *_: False, tails=True)
     assert (row["state"], row["why"], row["exit_code"], row["attempts"][0]["log_tail"]) == (
         "withdrawn",
         "root (uid 0) withdrew it",
