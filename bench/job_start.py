@@ -38,10 +38,15 @@ class Heard:
     def __init__(self) -> None:
         self.started_ns = self.ended_ns = 0
 
-    def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
+    def started(
+        self, job_id: str, attempt: int, pid: int | None, wall_ns: int, boot_ns: int | None = None
+    ) -> None:
         self.started_ns = time.monotonic_ns()
 
-    def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
+    def ended(
+        self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int,
+        boot_ns: int | None = None,
+    ) -> None:  # fmt: skip
         if status.exit_code != 0:
             raise SystemExit(f"{PROGRAM}: {status}")
         self.ended_ns = time.monotonic_ns()

@@ -35,12 +35,17 @@ class Notes:
         self.pids: dict[tuple[str, int], int | None] = {}
         self.in_verb = False
 
-    def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
+    def started(
+        self, job_id: str, attempt: int, pid: int | None, wall_ns: int, boot_ns: int | None = None
+    ) -> None:
         assert not self.in_verb
         self.pids[job_id, attempt] = pid
         self.heard.append(("started", job_id, attempt))
 
-    def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
+    def ended(
+        self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int,
+        boot_ns: int | None = None,
+    ) -> None:  # fmt: skip
         assert not self.in_verb
         self.heard.append(("ended", job_id, attempt))
         self.ends[job_id, attempt] = status, log_tail

@@ -42,12 +42,17 @@ class Heard:
         self.given_back: dict[tuple[str, int], str] = {}
         self.hosts: dict[str, str] = {}
 
-    def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
+    def started(
+        self, job_id: str, attempt: int, pid: int | None, wall_ns: int, boot_ns: int | None = None
+    ) -> None:
         assert wall_ns > 0
         assert (job_id, attempt) not in self.ends, "started after its end"
         self.begun[job_id, attempt] = pid
 
-    def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
+    def ended(
+        self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int,
+        boot_ns: int | None = None,
+    ) -> None:  # fmt: skip
         assert wall_ns > 0
         self.ends.setdefault((job_id, attempt), []).append(status)
         self.tails[job_id, attempt] = log_tail
