@@ -172,7 +172,7 @@ class Unused:
     """The directories of a manager that holds nothing there yet, to be left as they were."""
 
     def __init__(self, *directories: Path) -> None:
-        self._empty = [path for path in directories if not path.exists() or not os.listdir(path)]
+        self._empty = [path for path in directories if _has_nothing(path)]
         self._missing = [
             path
             for directory in self._empty
@@ -190,6 +190,15 @@ class Unused:
         for directory in reversed(self._missing):
             with contextlib.suppress(OSError):  # another one has put something there
                 directory.rmdir()
+
+
+def _has_nothing(path: Path) -> bool:
+    try:
+        return not os.listdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:  # no directory, or one that is closed to us
+        return False
 
 
 def is_there(path: Path, known: os.stat_result) -> bool:

@@ -67,6 +67,7 @@ def test_without_a_file_of_its_own_the_shipped_weights_choose(
     with LocalManager(directory=tmp_path, placement="learned") as manager:
         assert manager.call("status")["placement"] == {
             "setting": "learned", "in_force": "learned", "fault": None,
+            "meaning": "highest score by the trained weights first",
         }  # fmt: skip
         assert granted(manager) == "learned: the highest scores by the trained weights"
     assert complaints(capsys) == []
@@ -125,6 +126,7 @@ def test_weights_that_are_replaced_while_it_runs_are_those_of_the_next_reading(
         manager.call("placement_read")
         assert manager.call("status")["placement"] == {
             "setting": "learned", "in_force": "learned", "fault": None,
+            "meaning": "highest score by the trained weights first",
         }  # fmt: skip
         own.write_text("{")
     with LocalManager(directory=tmp_path, placement="learned") as manager:
