@@ -35,6 +35,7 @@ STARTER_FILE = "web/starter"
 """Locked while a starter is kept; it holds the PID of the one that runs."""
 CAP_SETUID = 7
 END = b"end"
+REAP_TIMEOUT_S = 0.1
 END_TIMEOUT_S = 5.0
 FREE_TIMEOUT_S = 5.0
 """An earlier page process that was killed gives its address back within this time."""
@@ -107,8 +108,7 @@ class PageHost:
         assert self._control is not None
         self._loop.remove_reader(self._control.fileno())
         self._loop = None
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, os.WNOHANG)
+        self._reap(REAP_TIMEOUT_S)
         stderr_log.say(log.PAGE_IS_OVER())
 
     def close(self) -> None:
@@ -121,9 +121,13 @@ class PageHost:
         with contextlib.suppress(OSError):
             self._control.send(END)
         self._control.close()
+        self._reap(END_TIMEOUT_S)
+
+    def _reap(self, timeout_s: float) -> None:
+        """A process that ends closes its sockets a moment before it can be reaped."""
         with contextlib.suppress(OSError):  # it has ended, and was reaped
             watched = os.pidfd_open(self._pid)
-            select.select([watched], [], [], END_TIMEOUT_S)
+            select.select([watched], [], [], timeout_s)
             os.close(watched)
             os.waitpid(self._pid, os.WNOHANG)
 
