@@ -6,7 +6,7 @@ runner: says that it starts jobs here, and goes on.  next: the next packet.  cla
 new connection, kept with its files. files: those of the last claim.  say VERB JOB ATTEMPT: on the
 last claim's connection; report VERB JOB ATTEMPT HEX: with that text, and the answer.  fork-claim:
 as claim, by a child; forge JOB ATTEMPT HEX: by one that reports this end, and ends.  output JOB
-ATTEMPT AT SIZE HEX: on the sheet, and the answer.
+ATTEMPT AT SIZE HEX: on the sheet, and the answer.  deaf: ignores every signal that can be ignored.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import signal
 import socket
 import stat
 import sys
@@ -107,6 +108,9 @@ def main() -> None:
             os.pwrite(files[1], bytes.fromhex(more[4]), 0)
             at, size = int(more[2]), int(more[3])
             told = ask(claims, "OUTPUT", rid=4, job=more[0], attempt=int(more[1]), at=at, size=size)
+        elif word == "deaf":
+            for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                signal.signal(each, signal.SIG_IGN)
         elif word == "order":
             told = os.pread(files[0], 100, 0).decode()
         print(json.dumps(told), flush=True)

@@ -36,6 +36,10 @@ class Stranger:
     def end(self) -> None:
         self._program.communicate(timeout=WAIT_LIMIT_S)
 
+    def code(self) -> int:
+        """Waits until something else has ended it."""
+        return self._program.wait(WAIT_LIMIT_S)
+
 
 def held_job(node: Manager, box: Box, *options: str, uid: int = 0) -> str:
     """Submitted, and left to a stranger: the runner that submit starts is refused its place."""

@@ -16,6 +16,7 @@ from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.executor import local
 from nodemgr.edge.executor.local import NodeFactory
 from tests.inside.boxes import WAIT_LIMIT_S, Box, outcome
+from tests.inside.test_claims import Stranger
 from tests.inside.test_life import CPU, named, runner_of, supervisor_of
 from tests.support.local import LocalManager
 from tests.support.queue_pages import queue_rows
@@ -118,3 +119,35 @@ def test_a_runner_that_nobody_needs_is_sent_away(here: tuple[LocalManager, Box])
         job = box.submit(*CPU, "--", "true")
         assert outcome(manager, job)["exit"] == 0
         event(manager, "place.down", count)
+
+
+@pytest.mark.parametrize("ends", ["before", "meanwhile", "never"])
+@pytest.mark.parametrize("begins", [False, True], ids=["claimed", "begun"])
+def test_a_program_that_claimed_a_job_cannot_keep_it(
+    here: tuple[LocalManager, Box], begins: bool, ends: str
+) -> None:
+    """It says a supervisor's words and starts nothing; it ignores what it is told."""
+    manager, box = here
+    claimer = Stranger(box)
+    claimer("deaf")
+    assert claimer("runner")["verb"] == "ACK"
+    job = box.submit("--gpus", "1", "--max-restarts", "3", "--", "true")
+    assert claimer("next")["verb"] == "START"
+    assert claimer("claim", job, "1")["verb"] == "CLAIMED"
+    if begins:
+        assert claimer("report", "RUNNING", job, "1", b"started 1 1 1 1".hex())["verb"] == "ACK"
+    if ends == "before":
+        claimer.end()
+    manager.call("job_withdraw", job=job)
+    if ends == "meanwhile":
+        claimer.end()
+    told = outcome(manager, job)
+    assert (told["state"], told["why"]) == ("withdrawn", "an administrator withdrew it")
+    if ends == "never":
+        assert claimer.code() == -signal.SIGKILL
+    event(manager, "job.withdrawn", job=job)
+    assert queue_rows(manager.call) == []
+    assert manager.call("status")["tasks"] == []
+    box.say("queue")
+    later = box.submit("--gpus", "1", "--", "true")
+    assert outcome(manager, later)["exit"] == 0, "the GPU is free again"
