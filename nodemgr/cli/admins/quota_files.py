@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from client_plugin.messages.form import stated
 from client_plugin.ways.faults import Fault
 from nodemgr.core.model.entities import QueueRow, Quota
 from nodemgr.messages import admins as messages
@@ -26,6 +27,8 @@ SAID = tuple(field.name for field in fields(Quota))
 QUEUE = tuple(field.name for field in fields(QueueRow) if field.name != "name")
 """The fields of a queue that are set."""
 STDIN = "-"
+MAX_TEXT_BYTES = 2**24
+"""Of what `quota show` printed: some 10 000 environments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,15 @@ def read(path: str) -> SavedQuotas:
             beginning = file.read(len(DATABASE_MAGIC))
             if beginning == DATABASE_MAGIC:
                 return _of_database(Path(path))
-            return _of_rows(json.loads(beginning + file.read())["quotas"])
+            text = beginning + file.read(MAX_TEXT_BYTES)
+        if len(text) > MAX_TEXT_BYTES:
+            raise Fault(
+                stated(
+                    f"{path} has more than {MAX_TEXT_BYTES} bytes",
+                    "name what `nodemgr quota show --json` printed",
+                )
+            )
+        return _of_rows(json.loads(text)["quotas"])
     except OSError as error:
         raise Fault(messages.FILE_UNREADABLE(path=path, error=error.strerror)) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -336,6 +336,13 @@ def test_load_of_something_else_asks_nothing(
     )
 
 
+def test_load_reads_no_file_without_end(nodemgr: Run, loading: RunningManager) -> None:
+    result = nodemgr("quota", "load", "/dev/zero")
+    assert result.returncode == 1
+    assert "/dev/zero has more than 16777216 bytes" in one_line(result)
+    assert loading.orders == []
+
+
 def test_load_goes_on_after_a_quota_that_is_refused(
     nodemgr: Run, setting: RunningManager, tmp_path: Path
 ) -> None:
