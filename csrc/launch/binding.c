@@ -48,7 +48,7 @@ static void bind_gate(struct nm_gpu_gate *gate, const struct nm_lease_gpu *gpu)
         gate->over_since_ns = gate->manager_seen_ns = 0;
         gate->companions = 1;
         gate->owed_ns = 0;
-        gate->bound_ns = nm_now_ns();
+        gate->bound_ns = nm_now_ns() - gate->used_ns;
         gate->credit_at_ns = 0;
         gate->spent = false;
         atomic_store(&gate->urgent, false);

@@ -79,7 +79,7 @@ struct nm_gpu_gate {
     uint64_t over_since_ns;  /* the turn is used, and waits for the end of its work; 0: it is not */
     uint64_t used_ns, virtual_ns, turn_used_ns, turn_ns;
     _Atomic uint64_t done_ns; /* when the last work was seen complete; written with the lock */
-    uint64_t bound_ns;       /* when the process came to these pages */
+    uint64_t bound_ns;       /* when the process came to these pages, less used_ns then */
     int64_t owed_ns;         /* share of the time waited, less the time used */
     int64_t credit_ns;       /* for priority: share of all time, less the time used */
     uint64_t credit_at_ns;   /* when it grew last */

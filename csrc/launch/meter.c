@@ -146,7 +146,8 @@ static void charge(struct nm_gpu_gate *gate, const struct nm_piece *piece, uint6
 {
     uint64_t own_ns = nm_estimates_sum(piece->kernel, piece->count);
     if (used_ns > LONG_NS) { /* it may have begun before these pages: impossible there */
-        uint64_t most_ns = nm_now_ns() - gate->bound_ns;
+        uint64_t since_ns = nm_now_ns() - gate->bound_ns;
+        uint64_t most_ns = since_ns > gate->used_ns ? since_ns - gate->used_ns : 0;
         used_ns = used_ns < most_ns ? used_ns : most_ns;
     }
     nm_turn_charge(gate, used_ns, piece->disturbed && own_ns < used_ns ? own_ns : used_ns);
