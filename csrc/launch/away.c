@@ -61,18 +61,25 @@ static bool add(const struct note *note)
 }
 
 /* The oldest. False: none is left. */
-static bool take(struct note *note)
+static bool is_any(struct note *note)
 {
     nm_lock(&writing);
-    bool taken = first < atomic_load(&count);
-    if (taken)
-        *note = notes[first++];
-    if (first == atomic_load(&count)) {
+    bool found = first < atomic_load(&count);
+    if (found)
+        *note = notes[first];
+    nm_unlock(&writing);
+    return found;
+}
+
+/* The oldest is done: it counts until then, so that calls of other threads wait for it. */
+static void drop(void)
+{
+    nm_lock(&writing);
+    if (++first == atomic_load(&count)) {
         first = 0;
         atomic_store(&count, 0);
     }
     nm_unlock(&writing);
-    return taken;
 }
 
 static void carry_out(const struct note *note)
@@ -92,8 +99,10 @@ static void catch_up(const struct nm_gpu_gate *gate)
     if (atomic_load_explicit(&count, memory_order_relaxed) == 0)
         return;
     nm_lock(&working);
-    while (!nm_turn_is_suspended(gate) && take(&note))
+    while (!nm_turn_is_suspended(gate) && is_any(&note)) {
         carry_out(&note);
+        drop();
+    }
     nm_unlock(&working);
 }
 
