@@ -120,8 +120,8 @@ def test_jobs_that_the_store_forgot_are_told_and_what_runs_of_them_stays_under_c
     assert node.nodemgr("queue", "withdraw", "j9").returncode == 1
     several = node.nodemgr("queue", "withdraw", "j9", "j1", "j3")
     assert several.stderr.splitlines()[:2] == [
-        "nodemgr: j3 is withdrawn",
         "nodemgr: j1 is withdrawn",
+        "nodemgr: j3 is withdrawn",
     ]
     assert several.stderr.splitlines()[2].startswith("nodemgr: there is no job 'j9'")
     assert (several.returncode, len(several.stderr.splitlines())) == (1, 3)

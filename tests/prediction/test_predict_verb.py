@@ -119,10 +119,13 @@ def test_without_a_manager_the_memory_is_known(
 
 
 def test_an_environment_that_is_not_there_is_refused_before_the_command_is_watched(
-    order: list[WatchOrder], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    order: list[WatchOrder], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    (tmp_path / "envs" / "alice").mkdir(parents=True)
+
     def none(whom: Any) -> Any:
-        choice.refuse_env("/", whom.env)
+        choice.refuse_env(tmp_path, whom.env)
 
     monkeypatch.setattr(choice, "users_way", none)
     words = ["predict", "--env", "nobody", "--", sys.executable, "x.py"]

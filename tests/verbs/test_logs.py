@@ -85,5 +85,5 @@ def test_an_array_in_the_history_has_waited_as_long_as_its_last_job() -> None:
     ]
     (together,) = history.folded(rows)
     assert together["job"] == "j1 (2 jobs)"
-    assert cells.duration(together, "waited") == "1 min"
-    assert cells.duration(rows[0], "waited") == "0 s"
+    assert cells.duration(together, "waited") == "0:01:00"
+    assert cells.duration(rows[0], "waited") == "0:00:00"

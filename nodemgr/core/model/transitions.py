@@ -70,8 +70,8 @@ JOB_TRANSITIONS: Mapping[tuple[JobState | None, JobEvent], Targets[JobState]] = 
     ),
     (None, JobEvent.RUN_AGAIN): Targets(
         (_QUEUED, _DEPENDENCY),
-        "An ended job leaves the history and enters its queue again, or waits for the jobs for "
-        "which it waited when it ended.",
+        "An ended job leaves the history and enters its queue again, or waits for what it waited "
+        "for.",
     ),
     (_HELD, JobEvent.UNHOLD): Targets(
         (_QUEUED, _DEPENDENCY), "It enters its queue, or waits for the jobs that it depends on."
