@@ -34,8 +34,10 @@ MAIN_THREAD_ENDS = (
     f"{ENDINGS}whose_own_threads_have_ended_ends_as_without_us",
     f"{ENDINGS}goes_on_without_its_main_thread",
 )
-"""Left out under TSan, also without us: its own thread goes on in each process, as one of the
-program's would, and it ends a program that joins its main thread.
+"""Left out under TSan, which cannot run them without us either.
+
+Its own thread goes on in each process, as one of the program's would, and it ends a program that
+joins its main thread.
 """
 # a forked child of a program with threads starts its own: TSan ends it for that unless told
 # otherwise
