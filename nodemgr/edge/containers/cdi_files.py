@@ -22,7 +22,7 @@ from client_plugin.ways import locations
 from nodemgr import arrival
 from nodemgr.core.views import cdi
 from nodemgr.edge.containers import payload
-from nodemgr.edge.containers.shared_files import files_below, keep_open
+from nodemgr.edge.containers.shared_files import KeptOpen, files_below
 from nodemgr.edge.containers.simulator_mount import may_be_shared
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import SIMULATOR_DIR, make_open, refresh
@@ -63,6 +63,7 @@ class Containers:
 
         `hook_of` names what must happen before a container of an env starts: a CDI hook, or None.
         """
+        self._kept_open = KeptOpen()
         self.kind = kind
         self.path = directory / cdi.file_name(kind)
         self.fault: MessageLine | None = None
@@ -151,7 +152,9 @@ class Containers:
         mounts = [mount.host_path for mount in self._common().mounts if not mount.writable]
         roots = (payload.current(self._state_dir).parent, *map(Path, mounts))
         threading.Thread(
-            target=lambda: keep_open(files_below(roots)), name="shared files", daemon=True
+            target=lambda: self._kept_open.keep(files_below(roots)),
+            name="shared files",
+            daemon=True,
         ).start()
 
     def _device(self, env: str) -> cdi.CdiDevice:

@@ -16,7 +16,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-_PROT_NONE = 0
+_PROT_NONE, _FAILED = 0, 2 ** (8 * ctypes.sizeof(ctypes.c_size_t)) - 1
+_PAGE = ctypes.c_size_t(mmap.PAGESIZE)
 _PATH_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -25,36 +26,54 @@ def files_below(roots: Iterable[Path]) -> list[Path]:
     return [path for root in roots for path in (root.rglob("*") if root.is_dir() else (root,))]
 
 
-def keep_open(paths: Iterable[Path]) -> None:
-    """Keeps these files open until this process ends. Blocks while another process has a lease.
+class KeptOpen:
+    """Keeps files open as long as it lives, each of them once.
 
-    The first try breaks each lease that a container took while no manager ran, so the kernel ends
-    all of them at the same time.
+    A mapping keeps its file open and takes no descriptor; the kernel allows a process some 65 000.
     """
-    refused = [path for path in paths if not _keep_open(path, os.O_NONBLOCK)]
-    for path in refused:
-        _keep_open(path, 0)
 
+    def __init__(self) -> None:
+        self._mappings: dict[tuple[int, int], int] = {}
 
-def _keep_open(path: Path, flag: int) -> bool:
-    """Whether the file is open now, or cannot be opened at all."""
-    try:
-        descriptor = os.open(path, _PATH_ONLY | flag)
-    except BlockingIOError:
-        return False
-    except OSError:  # a link, or gone meanwhile
+    def __del__(self) -> None:
+        for address in self._mappings.values():
+            _call("munmap", ctypes.c_void_p(address), _PAGE)
+
+    def keep(self, paths: Iterable[Path]) -> None:
+        """Blocks while another process has a lease on one of these files.
+
+        The first try breaks each lease that a container took while no manager ran, so the kernel
+        ends all of them at the same time.
+        """
+        refused = [path for path in paths if not self._keep(path, os.O_NONBLOCK)]
+        for path in refused:
+            self._keep(path, 0)
+
+    def _keep(self, path: Path, flag: int) -> bool:
+        """Whether the file is open now, or cannot be opened at all."""
+        try:
+            descriptor = os.open(path, _PATH_ONLY | flag)
+        except BlockingIOError:
+            return False
+        except OSError:  # a link, or gone meanwhile
+            return True
+        try:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) not in self._mappings:
+                address = _map(descriptor)
+                if address != _FAILED:
+                    self._mappings[found.st_dev, found.st_ino] = address
+        finally:
+            os.close(descriptor)
         return True
-    try:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            _map(descriptor)
-    finally:
-        os.close(descriptor)
-    return True
 
 
-def _map(descriptor: int) -> None:
-    """A mapping keeps its file open, and takes no descriptor."""
-    call = ctypes.CDLL(None).mmap
-    call.restype = ctypes.c_void_p
-    address, offset = ctypes.c_void_p(None), ctypes.c_long(0)
-    call(address, ctypes.c_size_t(mmap.PAGESIZE), _PROT_NONE, mmap.MAP_PRIVATE, descriptor, offset)
+def _map(descriptor: int) -> int:
+    nowhere, offset = ctypes.c_void_p(None), ctypes.c_long(0)
+    return _call("mmap", nowhere, _PAGE, _PROT_NONE, mmap.MAP_PRIVATE, descriptor, offset)
+
+
+def _call(name: str, *words: object) -> int:
+    call = getattr(ctypes.CDLL(None), name)
+    call.restype = ctypes.c_size_t
+    return int(call(*words))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.containers.shared_files import files_below, keep_open
+from nodemgr.edge.containers.shared_files import KeptOpen, files_below
 
 LEASE = """
 import fcntl, os, sys
@@ -39,9 +39,16 @@ def test_no_process_gets_a_write_lease(tmp_path: Path) -> None:
     if not takes_lease(paths[0]):
         pytest.skip("no leases on this file system")
     before = os.listdir("/proc/self/fd")
-    keep_open(files_below([tmp_path]))
+    kept = KeptOpen()
+    for _ in range(2):
+        kept.keep(files_below([tmp_path]))
     assert os.listdir("/proc/self/fd") == before
     assert [takes_lease(path) for path in paths] == [False, False]
+    maps = Path("/proc/self/maps").read_text()
+    assert maps.count(str(tmp_path)) == 2, "each file once"
+    del kept
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    assert takes_lease(paths[0])
 
 
 def test_it_waits_for_the_end_of_a_lease(tmp_path: Path) -> None:
@@ -54,7 +61,8 @@ def test_it_waits_for_the_end_of_a_lease(tmp_path: Path) -> None:
     assert program.stdout is not None
     if program.stdout.readline() != "held\n":
         pytest.skip("no leases on this file system")
-    keep_open([path])
+    kept = KeptOpen()
+    kept.keep([path])
     assert program.wait() == 0
     assert not takes_lease(path)
 
@@ -62,4 +70,4 @@ def test_it_waits_for_the_end_of_a_lease(tmp_path: Path) -> None:
 def test_it_follows_no_link_and_waits_for_no_fifo(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
     os.mkfifo(tmp_path / "fifo")
-    keep_open(files_below([tmp_path, tmp_path / "gone"]))
+    KeptOpen().keep(files_below([tmp_path, tmp_path / "gone"]))
