@@ -119,6 +119,12 @@ class ManagerParts:
             base.loop, base.clock, lambda: self.daemon.gpus, base.journal.save_gpu_minutes
         )
         stack.callback(self._sampler.close)
+        gate = base.gate
+        self._containers = Containers(
+            settings.cdi_dir, settings.cdi_kind, settings.run_dir, settings.state_dir,
+            len(settings.simulate or ()), (lambda env: None) if gate is None else gate.cdi_hook,
+        )  # fmt: skip
+        stack.callback(self._containers.close)
         udp_socket = None
         if settings.udp is not None:
             udp_socket = UdpServer.bind(*settings.udp)
@@ -231,14 +237,6 @@ class ManagerParts:
             gate.keep_only(state.envs)
         dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
         dirs.remove_others(state.envs)
-        containers = Containers(
-            settings.cdi_dir,
-            settings.cdi_kind,
-            settings.run_dir,
-            settings.state_dir,
-            len(settings.simulate or ()),
-            (lambda env: None) if gate is None else gate.cdi_hook,
-        )
         return Envs(
             state,
             dirs,
@@ -248,7 +246,7 @@ class ManagerParts:
             settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None,
             self._client,
             sizes.told_bytes,
-            containers,
+            self._containers,
             gate,
         )
 

@@ -144,6 +144,9 @@ class Containers:
             0o644,
         )
 
+    def close(self) -> None:
+        self._kept_open.close()
+
     def _keep_open(self) -> None:
         """All copies of the client, also those of earlier containers, and the other shared files.
 

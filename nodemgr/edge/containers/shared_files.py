@@ -13,6 +13,7 @@ import ctypes
 import mmap
 import os
 import stat
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,17 +28,22 @@ def files_below(roots: Iterable[Path]) -> list[Path]:
 
 
 class KeptOpen:
-    """Keeps files open as long as it lives, each of them once.
+    """Keeps files open until it is closed, each of them once. Another thread may close it.
 
     A mapping keeps its file open and takes no descriptor; the kernel allows a process some 65 000.
     """
 
     def __init__(self) -> None:
         self._mappings: dict[tuple[int, int], int] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
 
-    def __del__(self) -> None:
-        for address in self._mappings.values():
-            _call("munmap", ctypes.c_void_p(address), _PAGE)
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            for address in self._mappings.values():
+                _call("munmap", ctypes.c_void_p(address), _PAGE)
+            self._mappings = {}
 
     def keep(self, paths: Iterable[Path]) -> None:
         """Blocks while another process has a lease on one of these files.
@@ -58,14 +64,20 @@ class KeptOpen:
         except OSError:  # a link, or gone meanwhile
             return True
         try:
-            found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) not in self._mappings:
-                address = _map(descriptor)
-                if address != _FAILED:
-                    self._mappings[found.st_dev, found.st_ino] = address
+            with self._lock:
+                self._hold(descriptor)
         finally:
             os.close(descriptor)
         return True
+
+    def _hold(self, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        file = found.st_dev, found.st_ino
+        if self._is_closed or not stat.S_ISREG(found.st_mode) or file in self._mappings:
+            return
+        address = _map(descriptor)
+        if address != _FAILED:
+            self._mappings[file] = address
 
 
 def _map(descriptor: int) -> int:

@@ -46,7 +46,8 @@ def test_no_process_gets_a_write_lease(tmp_path: Path) -> None:
     assert [takes_lease(path) for path in paths] == [False, False]
     maps = Path("/proc/self/maps").read_text()
     assert maps.count(str(tmp_path)) == 2, "each file once"
-    del kept
+    kept.close()
+    kept.keep(paths)
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
     assert takes_lease(paths[0])
 
