@@ -129,10 +129,13 @@ def test_each_use_of_a_suspended_gpu_brings_it_back(node: Manager) -> None:
     """The first call of a cell is seldom a launch."""
     alice = start(node, "alice", "bindings")
     alice.run("keep()")
-    for use in ("launch", "is_kept", "keep", "allocate", "load", "retain", "synchronize"):
+    for use in ("launch", "is_kept", "keep", "allocate", "load", "retain"):
         node.call("task_suspend", task="t1")
         alice.run(f"{use}()\nNone")
         assert node.task("t1")["state"] == "running", use
+    node.call("task_suspend", task="t1")
+    alice.run("synchronize()\nNone")
+    assert node.task("t1")["state"] == "suspended", "nothing is left to wait for"
 
 
 @pytest.mark.frameworks
