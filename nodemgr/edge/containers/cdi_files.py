@@ -22,7 +22,7 @@ from client_plugin.ways import locations
 from nodemgr import arrival
 from nodemgr.core.views import cdi
 from nodemgr.edge.containers import payload
-from nodemgr.edge.containers.shared_files import KeptOpen, files_below
+from nodemgr.edge.containers.shared_files import OpenFiles, files_below
 from nodemgr.edge.containers.simulator_mount import may_be_shared
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import SIMULATOR_DIR, make_open, refresh
@@ -63,7 +63,7 @@ class Containers:
 
         `hook_of` names what must happen before a container of an env starts: a CDI hook, or None.
         """
-        self._kept_open = KeptOpen()
+        self._open_files = OpenFiles()
         self.kind = kind
         self.path = directory / cdi.file_name(kind)
         self.fault: MessageLine | None = None
@@ -145,7 +145,7 @@ class Containers:
         )
 
     def close(self) -> None:
-        self._kept_open.close()
+        self._open_files.close()
 
     def _keep_open(self) -> None:
         """All copies of the client, also those of earlier containers, and the other shared files.
@@ -155,7 +155,7 @@ class Containers:
         mounts = [mount.host_path for mount in self._common().mounts if not mount.writable]
         roots = (payload.current(self._state_dir).parent, *map(Path, mounts))
         threading.Thread(
-            target=lambda: self._kept_open.keep(files_below(roots)),
+            target=lambda: self._open_files.keep(files_below(roots)),
             name="shared files",
             daemon=True,
         ).start()

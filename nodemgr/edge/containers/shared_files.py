@@ -27,7 +27,7 @@ def files_below(roots: Iterable[Path]) -> list[Path]:
     return [path for root in roots for path in (root.rglob("*") if root.is_dir() else (root,))]
 
 
-class KeptOpen:
+class OpenFiles:
     """Keeps files open until it is closed, each of them once. Another thread may close it.
 
     A mapping keeps its file open and takes no descriptor; the kernel allows a process some 65 000.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.containers.shared_files import KeptOpen, files_below
+from nodemgr.edge.containers.shared_files import OpenFiles, files_below
 
 LEASE = """
 import fcntl, os, sys
@@ -39,7 +39,7 @@ def test_no_process_gets_a_write_lease(tmp_path: Path) -> None:
     if not takes_lease(paths[0]):
         pytest.skip("no leases on this file system")
     before = os.listdir("/proc/self/fd")
-    kept = KeptOpen()
+    kept = OpenFiles()
     for _ in range(2):
         kept.keep(files_below([tmp_path]))
     assert os.listdir("/proc/self/fd") == before
@@ -62,7 +62,7 @@ def test_it_waits_for_the_end_of_a_lease(tmp_path: Path) -> None:
     assert program.stdout is not None
     if program.stdout.readline() != "held\n":
         pytest.skip("no leases on this file system")
-    kept = KeptOpen()
+    kept = OpenFiles()
     kept.keep([path])
     assert program.wait() == 0
     assert not takes_lease(path)
@@ -71,4 +71,4 @@ def test_it_waits_for_the_end_of_a_lease(tmp_path: Path) -> None:
 def test_it_follows_no_link_and_waits_for_no_fifo(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
     os.mkfifo(tmp_path / "fifo")
-    KeptOpen().keep(files_below([tmp_path, tmp_path / "gone"]))
+    OpenFiles().keep(files_below([tmp_path, tmp_path / "gone"]))
