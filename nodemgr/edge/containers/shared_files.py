@@ -23,8 +23,17 @@ _PATH_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def files_below(roots: Iterable[Path]) -> list[Path]:
-    """The roots themselves, or all that is in them where they are directories."""
-    return [path for root in roots for path in (root.rglob("*") if root.is_dir() else (root,))]
+    """The roots themselves, or all files in them where they are directories.
+
+    A directory that another manager removes meanwhile has no files to keep.
+    """
+    found = []
+    for root in roots:
+        if not root.is_dir():
+            found.append(root)
+        for directory, _, names in os.walk(root):  # it passes over what it cannot read
+            found.extend(Path(directory, name) for name in names)
+    return found
 
 
 class OpenFiles:

@@ -186,25 +186,36 @@ import sys
 from pathlib import Path
 from nodemgr.edge.containers import payload
 payload.BOOT_ID = Path(sys.argv[3])
-for number in range(20):
-    payload.BOOT_ID.with_name(f"boot{number}").write_text(str(number))
-    payload.BOOT_ID = payload.BOOT_ID.with_name(f"boot{number}")
-    assert payload.place_for_programs(Path(sys.argv[1]), Path(sys.argv[2])).is_dir()
+for boot in sys.stdin:
+    payload.BOOT_ID.write_text(boot)
+    copy = payload.place_for_programs(Path(sys.argv[1]), Path(sys.argv[2]))
+    print(len(payload._files(copy)), flush=True)
 """
 
 
 def test_managers_that_start_at_once_leave_whole_copies(source: Path, tmp_path: Path) -> None:
+    """In each boot, four managers of two versions begin at the same time."""
     programs = []
     for number in range(4):
         own = tmp_path / f"source{number % 2}"
         if not own.exists():
             shutil.copytree(source, own)
             (own / "client_plugin" / "code.py").write_text(str(number))
-        boot = tmp_path / f"boots{number}"
-        boot.mkdir()
-        command = [sys.executable, "-c", PLACES, own, tmp_path / "client", boot / "id"]
-        programs.append(subprocess.Popen(list(map(str, command)), cwd=ROOT))
-    assert [program.wait(WAIT_LIMIT_S) for program in programs] == [0] * 4
+        command = [sys.executable, "-c", PLACES, own, tmp_path / "client", tmp_path / f"id{number}"]
+        pipe = subprocess.PIPE
+        programs.append(
+            subprocess.Popen(list(map(str, command)), cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+        )
+    for boot in range(20):
+        for program in programs:
+            assert program.stdin is not None
+            program.stdin.write(f"{boot}\n")
+            program.stdin.flush()
+        files = [program.stdout and program.stdout.readline() for program in programs]
+        assert files == ["4\n"] * 4
+    for program in programs:
+        program.communicate(timeout=WAIT_LIMIT_S)
+    assert [program.returncode for program in programs] == [0] * 4
 
 
 def test_a_directory_that_cannot_be_preloaded_is_refused_by_name(

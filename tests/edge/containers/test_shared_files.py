@@ -72,3 +72,21 @@ def test_it_follows_no_link_and_waits_for_no_fifo(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
     os.mkfifo(tmp_path / "fifo")
     OpenFiles().keep(files_below([tmp_path, tmp_path / "gone"]))
+
+
+def test_a_directory_that_is_removed_meanwhile_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("content")
+    read = os.scandir
+
+    def scandir(path: str) -> object:
+        if path == str(tmp_path / "b"):
+            raise FileNotFoundError(path)
+        return read(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = files_below([tmp_path])
+    assert sorted(found) == [tmp_path / "a" / "file", tmp_path / "c" / "file"]
