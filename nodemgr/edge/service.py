@@ -156,6 +156,7 @@ class Service:
         # only now: without its locks they may be another manager's
         stack.push(lambda kind, _fault, _at: unused.restore() if kind is ServiceFault else None)
         self._lock = os.stat(settings.run_dir / rundir.LOCK_FILE)
+        rundir.check_formats(settings.state_dir)
         launcher = self._make_factory or LauncherEndpoint.fitting(
             settings.run_dir, settings.state_dir / JOBS_DIR
         )
@@ -166,11 +167,7 @@ class Service:
         _raise_descriptor_limit()  # only the manager's; jobs keep the inherited limit
         bounds = Bounds(settings.max_env_history_bytes, settings.max_history_bytes)
         store = Store(
-            settings.state_dir,
-            self._hook(),
-            bounds,
-            settings.disk_reserve_bytes,
-            self._store_copy,
+            settings.state_dir, self._hook(), bounds, settings.disk_reserve_bytes, self._store_copy
         )
         stack.callback(store.close)
         journal = Journal(store, self.clock)

@@ -44,6 +44,9 @@ CAUSES = (Cause.OWN, Cause.CANNOT_RUN, Cause.TIME_LIMIT, Cause.NOT_STARTED, Caus
 """The causes in a supervisor's numbering (csrc/jobs/jobs.h, enum nm_cause)."""
 MAX_EXIT_CODE, MAX_SIGNAL = 255, 64
 NOT_WRITTEN = executor.END_NOT_WRITTEN()
+CLOSED_LOG = (
+    b"\nnodemgr: an earlier version's client in the container wrote this log; the job has ended\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +367,15 @@ class AttemptFiles:
             line = executor.OUTPUT_WAS_LARGE(limit=most_bytes)
             _write(fresh, f"nodemgr: {line}\n".encode())
             fresh.rename(self.directory / LOG)
+
+    def close_log(self) -> None:
+        """With a last line, since an earlier version gave the file to a container."""
+        with contextlib.suppress(OSError):
+            descriptor = self._open(LOG, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(descriptor, CLOSED_LOG)
+            finally:
+                os.close(descriptor)
 
     def log_tail(self) -> str:
         """The last of what it wrote; no control character of it but the end of a line."""

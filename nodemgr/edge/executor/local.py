@@ -628,6 +628,8 @@ class NodeFactory:
         began, end = self._record(attempt)
         if began is not None:
             self._notify_started(attempt, began)
+            if attempt.place and began.boot_ns is None:
+                attempt.files.close_log()
         if end is None:
             end = End(time.time_ns(), None, None, cause, otherwise)
         elif end.why == WITHDRAWN and attempt.why:

@@ -72,18 +72,12 @@ class Records:
         self._file_of(place).unlink(missing_ok=True)
 
     def gated(self) -> Iterator[GatedCgroup]:
-        """The recorded cgroups; one may be gone meanwhile.
-
-        A record of another kind is removed: an earlier version wrote some for cgroup version 1.
-        """
+        """The recorded cgroups; one may be gone meanwhile."""
         for path in sorted(self._containers.iterdir()) if self.exists() else ():
             if path.name.startswith("."):
                 continue
-            kind, inode, cgroup = path.read_text().rstrip("\n").split(" ", 2)
-            if kind == KIND:
-                yield GatedCgroup(Path(cgroup), int(inode))
-            else:
-                path.unlink(missing_ok=True)
+            _, inode, cgroup = path.read_text().rstrip("\n").split(" ", 2)
+            yield GatedCgroup(Path(cgroup), int(inode))
 
     def _file_of(self, place: GatedCgroup) -> Path:
         name = hashlib.sha256(os.fsencode(f"{KIND} {place.cgroup}")).hexdigest()[:32]

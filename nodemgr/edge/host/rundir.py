@@ -36,6 +36,13 @@ SUN_PATH_BYTES = 107
 """Longest name of a UNIX socket that the kernel takes."""
 KEY_BYTES = 32
 MAX_CONF_BYTES = 2**16
+FORMATS_FILE = "formats"
+FORMATS = {"jobs": 1, "keys": 1}
+"""The format number of the files in each directory of the state.
+
+They are attempts of jobs, and keys of UDP clients. The store and the files of weights have numbers
+of their own.
+"""
 
 
 class RunDirError(Exception):
@@ -125,6 +132,27 @@ def prepare(run_dir: Path, state_dir: Path) -> Unused:
     own_directory(run_dir / "containers", 0o700)
     own_directory(state_dir, 0o700)
     return unused
+
+
+def check_formats(state_dir: Path) -> None:
+    """Notes the formats of this version. A state without the note is of format 1.
+
+    Raises RunDirError where a later version wrote the files, OSError.
+    """
+    path = state_dir / FORMATS_FILE
+    lines = (_content(path) or b"").decode("ascii", "replace").splitlines()
+    for name, number in (line.rpartition(" ")[::2] for line in lines):
+        known = FORMATS.get(name, 0)
+        if not number.isdecimal() or int(number) > known:
+            raise RunDirError(
+                stated(
+                    f"{state_dir / name} was written by a later version of nodemgr "
+                    f"({name} {number}; this version reads up to {known})",
+                    f"install that version again, or move {state_dir / name} and {path} away "
+                    "(docs/admins.md, Upgrade)",
+                )
+            )
+    refresh(path, "".join(f"{name} {number}\n" for name, number in FORMATS.items()), 0o600)
 
 
 def lock(run_dir: Path) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +14,14 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.model.entities import RunSpec
+from nodemgr.core.model.entities import Cause, RunSpec
 from nodemgr.edge.executor import local, runner_registry
+from nodemgr.edge.executor.attempt_directory import (
+    RECORD_LINE_BYTES,
+    Beginning,
+    End,
+    record_line,
+)
 from nodemgr.edge.executor.interface import RunOrder
 from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.executor.local import MOST_UNWRITTEN, NodeFactory
@@ -91,3 +99,38 @@ def test_a_claim_that_fails_keeps_no_descriptor(
     assert len(set(os.listdir("/proc/self/fd")) - before) == 0
     with pytest.raises(OperationError):  # there is no sheet to read
         factory.reported(NAME, session, "OUTPUT", {"at": 0, "size": 1}, lambda _: None)
+
+
+def test_an_earlier_versions_attempt_in_a_container_is_watched_to_its_end(
+    factory: NodeFactory, session: Any, tmp_path: Path
+) -> None:
+    """Its supervisor has the files open, says nothing to the manager, and writes no boot time."""
+    ended: list[Any] = []
+    supervisor = subprocess.Popen(["sleep", "60"])
+    ticks = start_ticks(supervisor.pid)
+    assert ticks is not None
+    directory = tmp_path / NAME[0] / str(NAME[1])
+    (directory / "free").rename(directory / f"claim.{supervisor.pid}.{ticks}")
+    began = Beginning(time.time_ns(), supervisor.pid, ticks, 0)
+    (directory / "record").write_bytes(record_line(began)[0] + b" " * RECORD_LINE_BYTES)
+    (directory / "log").write_bytes(b"output")
+    factory._attempts.clear()  # as after a restart
+    factory._listener.ended = lambda *end: ended.append(end)
+    assert factory.adopt([NAME]) == []
+    loop = factory._loop
+    while factory._attempts[NAME].key is None:
+        loop.run_until_complete(asyncio.sleep(0))
+    with pytest.raises(OperationError):  # a new claim gets no file
+        factory.claimed(NAME, PLACE, session)
+    end = End(began.wall_ns + 1, 3, None, Cause.OWN, "")
+    with (directory / "record").open("r+b") as file:
+        line, at = record_line(end)
+        os.pwrite(file.fileno(), line, at)
+    supervisor.kill()
+    supervisor.wait()
+    while not ended:
+        loop.run_until_complete(asyncio.sleep(0.001))
+    assert (ended[0][2].exit_code, ended[0][2].cause) == (3, Cause.OWN)
+    log = (directory / "log").read_bytes()
+    assert log.startswith(b"output\nnodemgr: an earlier version's client")
+    assert log.endswith(b"\n")

@@ -209,6 +209,22 @@ def test_a_run_directory_that_the_loader_misreads_is_refused_by_its_name(
     assert not (tmp_path / name).exists()
 
 
+def test_a_state_of_a_later_format_is_refused_with_the_way_back(tmp_path: Path) -> None:
+    rundir.check_formats(tmp_path)
+    note = tmp_path / rundir.FORMATS_FILE
+    assert note.read_text() == "jobs 1\nkeys 1\n"
+    rundir.check_formats(tmp_path)
+    for text in ("jobs 2\n", "jobs 1\nmore 1\n", "jobs x\n", "\xff"):
+        note.write_bytes(text.encode("latin-1"))
+        with pytest.raises(RunDirError, match="install that version again, or move") as refusal:
+            rundir.check_formats(tmp_path)
+        assert "\n" not in str(refusal.value)
+        assert note.read_bytes() == text.encode("latin-1")
+    note.write_text("keys 1\n")  # a version in between
+    rundir.check_formats(tmp_path)
+    assert note.read_text() == "jobs 1\nkeys 1\n"
+
+
 def test_a_manager_that_does_not_start_leaves_what_was_there_before(short: Path) -> None:
     """With its lock file left, each verb took the directory for that of a manager."""
 
