@@ -1,4 +1,4 @@
-"""The state diagrams of docs/ARCHITECTURE.md, made from the tables that the code uses.
+"""The state diagrams of docs/inside/states.md, made from the tables that the code uses.
 
     python -m tests.diagrams
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from nodemgr.core.model.transitions import JOB_TRANSITIONS, TASK_TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "ARCHITECTURE.md"
+PAGE = ROOT / "docs" / "inside" / "states.md"
 TRANSITIONS = ROOT / "csrc" / "client" / "transitions.def"
 OUTSIDE = "[*]"
 """Mermaid's name for the time before the first state and after the last."""

@@ -805,7 +805,7 @@ def test_only_modules_are_tested_elsewhere() -> None:
 def test_the_rooms_stand_in_the_architecture() -> None:
     """Each with the first paragraph of its docstring."""
     section = (
-        (ROOT / "docs" / "ARCHITECTURE.md")
+        (ROOT / "docs" / "inside" / "parts.md")
         .read_text()
         .partition("## The rooms\n")[2]
         .partition("\n## ")[0]

@@ -16,7 +16,7 @@ from nodemgr.cli import VERBS
 from nodemgr.cli.presentation.group import nodemgr
 from tests.cli.conftest import ROOT
 
-DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
+DOCS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", "CONTRIBUTING.md", *DOCS]
 STARTERS = {"sudo", "exec", "time"}
 ENDS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "(", ")"}

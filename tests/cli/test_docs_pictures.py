@@ -20,7 +20,7 @@ from tests.cli.conftest import ROOT
 from tests.support.limits import WAIT_LIMIT_S
 
 PICTURES = ROOT / "docs" / "pictures"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MOST_IN_README = 3
 LEAST_ALTERNATIVE = 20
 SVG_NAME = "http://www.w3.org/2000/svg"

@@ -11,7 +11,7 @@ from nodemgr.cli import VERBS
 from tests.cli.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
-DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
+DOCS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", "CONTRIBUTING.md", *DOCS]
 MAX_LINES = 210
 

@@ -1,6 +1,6 @@
 """The same node once more, in the plainest form: lists, loops, no kept sums.
 
-Knows: docs/ARCHITECTURE.md ("Which GPUs", life of a request). Must not know: nodemgr.core; nothing
+Knows: docs/allocation.md ("Which GPUs", life of a request). Must not know: nodemgr.core; nothing
 of it is used here, so that an error in one is not an error in the other. Processes are numbers,
 GPUs are indices, time is in seconds.
 """

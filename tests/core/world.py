@@ -625,7 +625,7 @@ class Node:
         return accounting.gpu_remaining(self.state, self.state.gpus[f"GPU-{index}"]) / GIB
 
     def used_gpus(self, env: str) -> list[str]:
-        """`used` in docs/ARCHITECTURE.md."""
+        """`used` in docs/allocation.md."""
         return [gpu.uuid for gpu in accounting.used_gpus(self.state, env)]
 
 

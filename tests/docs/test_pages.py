@@ -22,7 +22,7 @@ READER = Path(__file__).parent / "reader.sh"
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
-    *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
+    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")),
 ]
 NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 WITH_SHELL = [page for page in PAGES if "```sh\n" in (ROOT / page).read_text()]

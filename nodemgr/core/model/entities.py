@@ -1,6 +1,6 @@
 """The manager's entities: GPUs, environments, tasks, grants, requests, jobs. Plain values only.
 
-Knows: the terms of docs/ARCHITECTURE.md as frozen dataclasses (values.py).
+Knows: the terms of docs/glossary.md as frozen dataclasses (values.py).
 Must not know: clocks, sockets, files, the wire.
 Times are integers in nanoseconds. `_ns` is the node's clock (edge/host/clock.py): deadlines and
 durations. `_wall_ns` counts from the Unix epoch (for people; never subtracted). Memory is in bytes.
@@ -387,7 +387,7 @@ class Quota:
 
     @property
     def memory_per_gpu_bytes(self) -> int | None:
-        """A fresh GPU's grant (docs/ARCHITECTURE.md: `memory // gpus`)."""
+        """A fresh GPU's grant (docs/allocation.md: `memory // gpus`)."""
         if self.memory_bytes is None or self.gpus == 0:
             return None
         return self.memory_bytes // self.gpus
@@ -1081,7 +1081,7 @@ class QueueRow:
 
 @value
 class Record:
-    """One allocation, for `nodemgr allocations` (docs/ARCHITECTURE.md, which GPUs)."""
+    """One allocation, for `nodemgr allocations` (docs/allocation.md, which GPUs)."""
 
     record_id: int
     """The number in task_id."""

@@ -1,7 +1,7 @@
 """State machines of jobs and tasks: one table each, and the function that refuses other changes.
 
 The lifecycle modules take each change of a state from here. The invariants check each step
-against the same tables, and docs/ARCHITECTURE.md has diagrams made from them (tests/diagrams.py).
+against the same tables, and docs/inside/states.md has diagrams made from them (tests/diagrams.py).
 Must not know: how an event arises, and which other fields change with the state.
 """
 

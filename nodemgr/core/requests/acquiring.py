@@ -248,7 +248,7 @@ def _is_explicit(event: Acquire) -> bool:
 
 
 def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
-    """The `n` of docs/ARCHITECTURE.md before refusals; unnamed at least one per process."""
+    """The `n` of docs/allocation.md before refusals; unnamed at least one per process."""
     if event.gpus is not None:
         return event.gpus
     return max(admission.default_gpus(draft, quota), event.world if event.world > 1 else 0)

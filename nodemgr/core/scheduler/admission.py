@@ -21,7 +21,7 @@ Refusal = tuple[DenyCode, str]
 
 
 def default_gpus(book: accounting.ChargeTables, quota: Quota) -> int:
-    """The n of docs/ARCHITECTURE.md for a request without a number.
+    """The n of docs/allocation.md for a request without a number.
 
     It is the env's `default_gpus`, else its quota; at most the node's healthy GPUs.
     """

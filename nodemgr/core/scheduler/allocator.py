@@ -1,7 +1,7 @@
-"""Which GPUs a request gets: the table of docs/ARCHITECTURE.md ("Which GPUs"), and nothing else.
+"""Which GPUs a request gets: the table of docs/allocation.md ("Which GPUs"), and nothing else.
 
 Knows: one request's numbers and one row of numbers per healthy GPU. Must not know: tasks, queues,
-where numbers come from. Source: the patent named in docs/ARCHITECTURE.md, [0084-0126], with its two
+where numbers come from. Source: the patent named in docs/allocation.md, [0084-0126], with its two
 faults mended: where fewer than `slots` fresh GPUs qualify, as many reused ones make up for them as
 are missing; and what fails there though it may be served later waits.
 """

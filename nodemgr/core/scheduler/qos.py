@@ -1,6 +1,6 @@
 """The next compute share of a task that has a time to keep.
 
-Knows: the patent's rules of elastic adjustment ([39, 40, 42, 99, 100]; docs/ARCHITECTURE.md).
+Knows: the patent's rules of elastic adjustment ([39, 40, 42, 99, 100]; docs/allocation.md).
 Must not know: tasks, clocks, where a figure comes from. Each figure about time is an Estimate.
 
 A task misses its time if elapsed + remaining > preset. Then it gets 10 % more of each of its GPUs,

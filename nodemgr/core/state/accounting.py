@@ -84,7 +84,7 @@ def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
 def is_used(book: ChargeTables, env: str, uuid: Uuid) -> bool:
     """Whether the GPU is healthy and the env holds it through a task that is not stalled.
 
-    This is `used` in docs/ARCHITECTURE.md. A drained GPU is used until its tasks end. A lost one is
+    This is `used` in docs/allocation.md. A drained GPU is used until its tasks end. A lost one is
     not: its tasks cannot compute on it.
     """
     return book.gpus[uuid].healthy and active_tasks(book.grants.get((env, uuid))) > 0

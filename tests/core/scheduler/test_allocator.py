@@ -1,4 +1,4 @@
-"""Which GPUs a request gets: each line of the table of docs/ARCHITECTURE.md.
+"""Which GPUs a request gets: each line of the table of docs/allocation.md.
 
 Also the order within a line, and the two faults of the table's source.
 """

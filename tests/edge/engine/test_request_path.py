@@ -1,4 +1,4 @@
-"""The files that one request crosses, as docs/ARCHITECTURE.md lists them."""
+"""The files that one request crosses, as docs/inside/request-and-job.md lists them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORMS = (
 
 
 def section() -> str:
-    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    text = (ROOT / "docs/inside/request-and-job.md").read_text()
     return text.partition("### The files of one request\n")[2].partition("\n## ")[0]
 
 
