@@ -48,7 +48,7 @@ def client_dir(state_dir: Path) -> Path:
 def find_run_dir() -> Path:
     """The run directory of the manager that the user means.
 
-    This is the user's own if a manager was ever started there, else the node's.
+    This is the user's own if the user ever started a manager there, else the node's.
     """
     return Path(locations.find_run_dir())
 

@@ -43,16 +43,24 @@ def default_run_dir() -> str:
 def find_run_dir() -> str:
     """The run directory of the manager that the user means.
 
-    This is the user's own if a manager was ever started there, else the node's.
+    This is the user's own if the user ever started a manager there, else the node's.
     """
     own = default_run_dir()
     if (
         "NODEMGR_RUN_DIR" in os.environ
         or own == SYSTEM_RUN_DIR
-        or os.path.exists(os.path.join(own, "manager.lock"))
+        or (_is_ours(own) and os.path.exists(os.path.join(own, "manager.lock")))
     ):
         return own
     return SYSTEM_RUN_DIR
+
+
+def _is_ours(directory: str) -> bool:
+    """In /tmp any user can make a directory of this name, whose settings would name libraries."""
+    try:
+        return {os.lstat(directory).st_uid, os.stat(directory).st_uid} == {os.geteuid()}
+    except OSError:
+        return False
 
 
 def env_dir(run_dir: AnyPath, env: str) -> str:

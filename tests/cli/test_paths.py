@@ -59,6 +59,16 @@ def test_a_variable_beats_them_all(nobody: Path, monkeypatch: pytest.MonkeyPatch
     )
 
 
+def owned(path: Path, uid: int) -> None:
+    """`path` is that user's, with all in it."""
+    for each in (path, *path.rglob("*")):
+        os.chown(each, uid, -1, follow_symlinks=False)
+
+
+by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+
+
+@by_root
 def test_a_user_means_the_node_s_manager_unless_he_has_one(
     nobody: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,4 +76,22 @@ def test_a_user_means_the_node_s_manager_unless_he_has_one(
     assert paths.find_run_dir() == Path("/run/nodemgr")
     (nobody / "nodemgr").mkdir()
     (nobody / "nodemgr" / "manager.lock").touch()
+    owned(nobody / "nodemgr", 4711)
     assert paths.find_run_dir() == nobody / "nodemgr"
+
+
+@by_root
+@pytest.mark.parametrize(("link_uid", "uid"), [(None, 4712), (4711, 4712), (4712, 4711)])
+def test_a_directory_that_another_user_made_is_not_the_users(
+    nobody: Path, monkeypatch: pytest.MonkeyPatch, link_uid: int | None, uid: int
+) -> None:
+    """In /tmp: its client.conf would name libraries for the user's programs."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(nobody))
+    place = nobody / ("nodemgr" if link_uid is None else "elsewhere")
+    place.mkdir()
+    (place / "manager.lock").touch()
+    owned(place, uid)
+    if link_uid is not None:
+        (nobody / "nodemgr").symlink_to(place)
+        os.chown(nobody / "nodemgr", link_uid, -1, follow_symlinks=False)
+    assert paths.find_run_dir() == Path("/run/nodemgr")
