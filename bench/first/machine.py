@@ -1,0 +1,137 @@
+"""The machine as a step uses it: a private manager on its GPU, and programs bare or in an env.
+
+Knows: how a manager is started and an env entered; NVML's figures. Must not know: any question.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from lacking import Lacking, needs_module
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "programs"
+ROOT = HERE.parents[1]
+GIB, MIB = 1 << 30, 1 << 20
+RESERVE = {"NODEMGR_DISK_RESERVE_BYTES": str(MIB)}
+"""A private manager of seconds writes no large reserve first."""
+ENVS: Mapping[str, Mapping[str, int]] = {"shim": {}, "gated": {"compute_percent": 100}}
+KINDS = ("bare", *ENVS)
+
+
+class Node:
+    """A running manager and the surroundings of programs, by kind: bare or an env's name."""
+
+    def __init__(self) -> None:
+        """Raises Lacking, AssertionError with the manager's words."""
+        for name in ("zmq", "_cffi_backend", "psutil", "pynvml", "click"):
+            needs_module(name)
+        try:
+            import nodemgr._native  # noqa: F401
+        except ImportError as error:
+            raise Lacking(
+                f"the product is not built here ({error}): python -m csrc.build"
+            ) from None
+        from tests.support.manager import Manager
+
+        self.manager = Manager(simulate=None, environment=RESERVE)
+        try:
+            self.manager.start()
+        except BaseException:
+            self.manager.close()
+            raise
+
+    def envs(self, memory_bytes: int) -> None:
+        """`shim` without a share, `gated` with one of 100 %; so much memory each."""
+        for env, more in ENVS.items():
+            self.manager.quota(env, 1, memory_bytes=memory_bytes, **more)
+
+    def around(self, kind: str) -> dict[str, str]:
+        """The variables of a program."""
+        from client_plugin.ways import locations
+
+        plain = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("NODEMGR_", "LD_PRELOAD"))
+        }
+        if kind == "bare":
+            return plain
+        return plain | {
+            "NODEMGR_ENV_DIR": str(self.manager.env_dir(kind)),
+            "LD_PRELOAD": locations.preload_entry(),
+        }
+
+    def start(
+        self, kind: str, command: Sequence[object], *, errors: int | IO[str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Its output is read, its input written; its errors go to the log."""
+        return subprocess.Popen(
+            [str(word) for word in command], env=self.around(kind), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+
+    def output(self, kind: str, command: Sequence[object], seconds: float = 60) -> str:
+        """All that it prints. Raises RuntimeError where it fails, TimeoutExpired."""
+        return output(command, self.around(kind), seconds, kind)
+
+
+def output(
+    command: Sequence[object], environ: Mapping[str, str], seconds: float, kind: str = "bare"
+) -> str:
+    """All that a program prints; all of it is in the log, too."""
+    words = [str(word) for word in command]
+    ended = subprocess.run(
+        words, env=dict(environ), capture_output=True, text=True, timeout=seconds, check=False
+    )
+    print(f"-- {kind}: {words} ended with {ended.returncode}\n{ended.stdout}{ended.stderr}")
+    if ended.returncode:
+        last = (ended.stderr.strip() or ended.stdout.strip() or "no word").splitlines()[-1]
+        raise RuntimeError(f"{Path(words[-1]).name} {kind} ended with {ended.returncode}: {last}")
+    return ended.stdout
+
+
+@contextmanager
+def node() -> Iterator[Node]:
+    """Ended with the context, and the manager's words go to the log."""
+    running = Node()
+    try:
+        yield running
+    finally:
+        print(running.manager.log)
+        running.manager.close()
+
+
+def python(program: str, *words: object) -> list[object]:
+    """The command of a program beside this module."""
+    return [sys.executable, PROGRAMS / program, *words]
+
+
+def nvml_bytes() -> dict[int, int]:
+    """NVML's bytes of each process on the first GPU. In some containers it lists none."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
+    return {process.pid: process.usedGpuMemory or 0 for process in listed}
+
+
+def nvml_used_bytes() -> int:
+    """Of the first GPU, by all processes."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
+
+
+def per_kind(figures: Mapping[str, Sequence[float]], form: str = ".0f") -> str:
+    """Medians in the order bare/shim/gated."""
+    return "/".join(format(statistics.median(figures[kind]), form) for kind in KINDS)
