@@ -18,11 +18,11 @@ from pathlib import Path
 
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.module_path import command
+from nodemgr.edge.suspension.driver_file import LIBRARY, driver_file
 from nodemgr.edge.suspension.order_lines import MAX_LINE_BYTES, LineError, Order, OrderEnd
 from nodemgr.messages import manager_log as log
 
 LOCK_FILE = "suspension.lock"
-LIBRARY = "libcuda.so.1"
 MAX_TRIES = 5
 """So many processes in a row may end in one order; then the order has failed."""
 RETRY_S = 0.1
@@ -42,7 +42,7 @@ class Suspender:
         """`simulator`: the directory of its libraries. `answered` is called in the loop."""
         self._loop, self._answered = loop, answered
         self._lock = run_dir / LOCK_FILE
-        self._library = LIBRARY if simulator is None else str(simulator / LIBRARY)
+        self._simulated = None if simulator is None else str(simulator / LIBRARY)
         self._orders: deque[Order] = deque()
         """The first one is under way."""
         self._tries = 0
@@ -132,7 +132,7 @@ class Suspender:
         told = {
             "control": theirs.fileno(),
             "lock": str(self._lock.absolute()),
-            "library": self._library,
+            "library": self._simulated or driver_file(),
         }
         arguments = command(MODULE, json.dumps(told))
         nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
