@@ -44,11 +44,11 @@ class Driver(NamedTuple):
 
 def find_driver(environ: dict[str, str]) -> Driver:
     """Puts the folder of libcuda into LD_LIBRARY_PATH where the linker does not find it."""
-    folder = _folder_of_linker(environ)
+    folder = folder_of_linker(environ)
     if folder is None:
         for folder in _folders_with_both():
             tried = {**environ, "LD_LIBRARY_PATH": _path_with(folder, environ)}
-            if _folder_of_linker(tried) is not None:
+            if folder_of_linker(tried) is not None:
                 environ |= tried
                 break
         else:
@@ -77,7 +77,7 @@ def _path_with(folder: Path, environ: dict[str, str]) -> str:
     return os.pathsep.join(filter(None, [str(folder), environ.get("LD_LIBRARY_PATH")]))
 
 
-def _folder_of_linker(environ: dict[str, str]) -> Path | None:
+def folder_of_linker(environ: dict[str, str]) -> Path | None:
     """Of the library that a process with these variables loads."""
     try:
         loaded = subprocess.run(

@@ -24,6 +24,8 @@ RESERVE = {"NODEMGR_DISK_RESERVE_BYTES": str(MIB)}
 """A private manager of seconds writes no large reserve first."""
 ENVS: Mapping[str, Mapping[str, int]] = {"shim": {}, "gated": {"compute_percent": 100}}
 KINDS = ("bare", *ENVS)
+LOGGED_CHARACTERS = 8_000
+"""Of each stream of a program."""
 
 
 class Node:
@@ -83,19 +85,29 @@ class Node:
         return output(command, self.around(kind), seconds, kind)
 
 
-def output(
-    command: Sequence[object], environ: Mapping[str, str], seconds: float, kind: str = "bare"
-) -> str:
-    """All that a program prints; all of it is in the log, too."""
+def ended(
+    command: Sequence[object], environ: Mapping[str, str], seconds: float, what: str = "bare"
+) -> subprocess.CompletedProcess[str]:
+    """A program that has ended; all that it printed is in the log, too. Raises TimeoutExpired."""
     words = [str(word) for word in command]
-    ended = subprocess.run(
-        words, env=dict(environ), capture_output=True, text=True, timeout=seconds, check=False
-    )
-    print(f"-- {kind}: {words} ended with {ended.returncode}\n{ended.stdout}{ended.stderr}")
-    if ended.returncode:
-        last = (ended.stderr.strip() or ended.stdout.strip() or "no word").splitlines()[-1]
-        raise RuntimeError(f"{Path(words[-1]).name} {kind} ended with {ended.returncode}: {last}")
-    return ended.stdout
+    found = subprocess.run(
+        words, env=dict(environ), capture_output=True, text=True, timeout=seconds, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    printed = found.stdout[-LOGGED_CHARACTERS:] + found.stderr[-LOGGED_CHARACTERS:]
+    print(f"-- {what}: {words} ended with {found.returncode}\n{printed}")
+    return found
+
+
+def output(
+    command: Sequence[object], environ: Mapping[str, str], seconds: float, what: str = "bare"
+) -> str:
+    """All that a program prints. Raises RuntimeError where it fails, TimeoutExpired."""
+    found = ended(command, environ, seconds, what)
+    if found.returncode:
+        last = (found.stderr.strip() or found.stdout.strip() or "no word").splitlines()[-1]
+        raise RuntimeError(f"{what}: {command[-1]} ended with {found.returncode}: {last}")
+    return found.stdout
 
 
 @contextmanager

@@ -22,5 +22,9 @@ STEPS = (
     Step("facts", "facts", "the machine as found", 30, needs_driver=False),
     Step("node", "facts", "does `serve` find the GPU", 20),
     Step("driver", "driver", "context, granularity, kernel times; bare, shim, gated", 60),
+    Step("suspend", "suspension", "calls singly, then by the manager; shared memory", 60),
+    Step("calls", "calls", "CPU ns a call; bare, shim, gated", 70),
+    Step("answers", "answers", "error codes of the driver, the simulator, the shim", 40),
+    Step("lookups", "answers", "each symbol and version, and its hook", 60),
 )
 NAMES = tuple(step.name for step in STEPS)

@@ -186,6 +186,7 @@ static void time_batches(void (*call)(void), long calls, long batches)
         for (long i = 0; i < calls; i++)
             call();
         printf("%.2f\n", (double)(nanoseconds(CLOCK_THREAD_CPUTIME_ID) - begin) / (double)calls);
+        check(synchronize(), "cuCtxSynchronize"); /* each batch finds an empty queue of launches */
     }
 }
 
