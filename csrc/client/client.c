@@ -211,8 +211,9 @@ int nodemgr_ask_file(const char *what, const char *argument, char *out, size_t s
         strcmp(question->argument, nm_session.lease_name) == 0)
         nm_session.given_back = nm_session.lease_number;
     nm_want(NM_ASK, nm_fresh_rid());
-    while (nm_session.pending[NM_ASK].wanted && nm_now_ns() < end_ns)
+    do /* once in any case: the thread may have lost the processor for longer than the timeout */
         nm_pump(end_ns);
+    while (nm_session.pending[NM_ASK].wanted && nm_now_ns() < end_ns);
     bool answered = !nm_session.pending[NM_ASK].wanted && !question->failed;
     int length = answered ? (int)question->length : -1;
     if (!answered || strstr(out, "\"error\"") != NULL)

@@ -485,6 +485,14 @@ def test_a_lease_that_the_process_gave_back_is_not_reported_as_lost(
     assert child.rest() == [f"nodemgr: gone{AFTER_LOSS}"] * is_reported
 
 
+def test_a_question_without_time_is_asked(manager: Manager, spawn: Spawn) -> None:
+    """A suspended process asks so for its memory, and waits elsewhere for the answer."""
+    child = spawn()
+    client = held(child, manager, Books())
+    assert child.ask("ask", "resume", "t1", 100, 0)[0] == -1
+    assert client.expect("ASK").text("what") == "resume"
+
+
 def test_a_question_with_little_room_or_time(manager: Manager, spawn: Spawn) -> None:
     child = spawn()
     child.start("ask", "status", None, 10)
