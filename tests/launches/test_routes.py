@@ -8,9 +8,10 @@ import pytest
 
 from tests.launches.gated import CLOSED, GatedWorld, Share
 from tests.launches.launcher import ROWS, Launcher, address
-from tests.shim.world import Probe, World
+from tests.shim.world import Probe, World, hooks
 
 ROUTES = ("linked", "dlsym", "getproc")
+NEWEST, PER_THREAD = 13050, 2
 
 
 @pytest.mark.parametrize("route", ["dlsym", "getproc"])
@@ -27,6 +28,32 @@ def test_a_process_without_a_gate_keeps_the_drivers_own_functions(
 def test_a_gated_process_gets_hooks(gated: GatedWorld, route: str) -> None:
     with gated.world.probe(started=False) as probe:
         assert {probe.tell("name", address(probe, name, route)) for name in ROWS} == {"?"}
+
+
+def test_each_abi_is_answered_with_its_own_hook(gated: GatedWorld) -> None:
+    """cuGetProcAddress by name, version and flags, at the versions of each ABI and the newest."""
+    kinds = ("HOOK", "LAUNCH", "COPY", "USE")
+    every = {name: row for kind in kinds for name, row in hooks(kind).items()}
+    asked = {
+        (row.base, version, flags)
+        for row in every.values()
+        if row.library == "CUDA"
+        for version in (row.since, NEWEST)
+        for flags in (0, PER_THREAD)
+    }
+    get = "cuGetProcAddress_v2"
+    with (
+        gated.world.probe(started=False, shim=False) as bare,
+        gated.world.probe(started=False) as probe,
+    ):
+        hooked = {name: probe.resolve(name, "dlsym") for name in every}
+        for base, version, flags in sorted(asked):
+            expected = bare.tell("name", bare.look_up(get, base, version, flags))
+            answer = probe.look_up(get, base, version, flags)
+            if expected in hooked:
+                assert answer == hooked[expected], (base, version, flags)
+            else:
+                assert probe.tell("name", answer) == expected, (base, version, flags)
 
 
 def test_the_choice_stays_when_the_setting_changes(gated: GatedWorld) -> None:

@@ -60,10 +60,13 @@ DRIVER = """
 import sys
 from nodemgr.edge.suspension.driver_calls import DriverCalls
 driver = DriverCalls("libcuda.so.1")
-for verb in sys.argv[2:]:
-    getattr(driver, verb)(int(sys.argv[1]), *([60_000] if verb == "lock" else []))
+for pid in map(int, sys.argv[1].split(",")):
+    for verb in sys.argv[2:]:
+        getattr(driver, verb)(pid, *([60_000] if verb == "lock" else []))
 """
 HALF = Share(50)
+TENANTS = 6
+"""Ctrl-C ends a wait 20 ms after its begin at the earliest: several processes wait at once."""
 NOT_PERMITTED = 800
 KINDS = ("HOOK", "LAUNCH", "COPY", "USE")
 WAYS = {"BACK", "GATE", "LATER", "DONE", "LEDGER", "THROUGH"}
@@ -71,8 +74,7 @@ LATEST = ("Destroy", "Reset", "Release", "Detach", "Unload")
 """Ends of what other rows need: they come last."""
 
 
-@pytest.fixture
-def tenant(gated: GatedWorld) -> Tenant:
+def start(gated: GatedWorld) -> Tenant:
     gated.manager.share = HALF
     caller = compiled(CALLER, "-shared", "-fPIC")
     made = Tenant(subprocess.Popen(
@@ -80,26 +82,35 @@ def tenant(gated: GatedWorld) -> Tenant:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ))  # fmt: skip
     gated.tenants.append(made)
+    return made
+
+
+@pytest.fixture
+def tenant(gated: GatedWorld) -> Tenant:
+    made = start(gated)
     assert made.hear() == "ready"
     return made
 
 
-def by_driver(gated: GatedWorld, tenant: Tenant, *verbs: str) -> None:
+def by_driver(gated: GatedWorld, tenants: tuple[Tenant, ...], *verbs: str) -> None:
+    pids = ",".join(str(tenant.pid) for tenant in tenants)
     subprocess.run(
-        [sys.executable, "-c", DRIVER, str(tenant.pid), *verbs],
+        [sys.executable, "-c", DRIVER, pids, *verbs],
         env=gated.world.environment(shim=False), check=True,
     )  # fmt: skip
 
 
-def suspend(gated: GatedWorld, tenant: Tenant) -> None:
-    gated.gate.set(gated.slot(tenant), HALF, SUSPENDED)
-    by_driver(gated, tenant, "lock", "checkpoint")
-    gated.gate.set(gated.slot(tenant), HALF, AWAY)
+def suspend(gated: GatedWorld, *tenants: Tenant) -> None:
+    for tenant in tenants:
+        gated.gate.set(gated.slot(tenant), HALF, SUSPENDED)
+    by_driver(gated, tenants, "lock", "checkpoint")
+    for tenant in tenants:
+        gated.gate.set(gated.slot(tenant), HALF, AWAY)
 
 
 def resume(gated: GatedWorld, tenant: Tenant) -> None:
     gated.gate.set(gated.slot(tenant), HALF, SUSPENDED)
-    by_driver(gated, tenant, "restore", "unlock")
+    by_driver(gated, (tenant,), "restore", "unlock")
     gated.gate.set(gated.slot(tenant), HALF)
 
 
@@ -131,17 +142,22 @@ def test_each_row_has_a_way() -> None:
     }
 
 
-def test_each_use_asks_for_the_memory_and_ctrl_c_ends_its_wait(
-    gated: GatedWorld, tenant: Tenant
-) -> None:
-    suspend(gated, tenant)
-    for row in rows("BACK", "GATE"):
+def test_each_use_asks_for_the_memory_and_ctrl_c_ends_its_wait(gated: GatedWorld) -> None:
+    tenants = [start(gated) for _ in range(TENANTS)]
+    assert [tenant.hear() for tenant in tenants] == ["ready"] * TENANTS
+    suspend(gated, *tenants)
+    every = list(rows("BACK", "GATE"))
+    for first in range(0, len(every), TENANTS):
+        calls = list(zip(tenants, every[first:], strict=False))
         before = asked(gated)
-        call(tenant, row)
-        until(lambda before=before: asked(gated) > before)
-        assert tenant.process.poll() is None, row.name
-        tenant.signal(signal.SIGINT)
-        assert (row.name, tenant.hear()) == (row.name, f"interrupted {NOT_PERMITTED}")
+        for tenant, row in calls:
+            call(tenant, row)
+        until(lambda before=before, calls=calls: asked(gated) == before + len(calls))
+        for tenant, row in calls:
+            assert tenant.process.poll() is None, row.name
+            tenant.signal(signal.SIGINT)
+        for tenant, row in calls:
+            assert (row.name, tenant.hear()) == (row.name, f"interrupted {NOT_PERMITTED}")
 
 
 def test_ends_and_questions_go_on_at_once(gated: GatedWorld, tenant: Tenant) -> None:
