@@ -109,6 +109,21 @@ int nm_hook_cuStreamBeginCaptureToGraph_ptsz(nm_cu_stream stream, nm_cu_graph gr
         nm_real_cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode));
 }
 
+/* Ended by cuStreamEndCapture, too. */
+int nm_hook_cuStreamBeginRecaptureToGraph(nm_cu_stream stream, int mode, nm_cu_graph graph,
+                                          void *callback, void *data)
+{
+    begins(stream, false);
+    return begun(nm_real_cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, data));
+}
+
+int nm_hook_cuStreamBeginRecaptureToGraph_ptsz(nm_cu_stream stream, int mode, nm_cu_graph graph,
+                                               void *callback, void *data)
+{
+    begins(stream, true);
+    return begun(nm_real_cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, callback, data));
+}
+
 int nm_hook_cuStreamEndCapture(nm_cu_stream stream, nm_cu_graph *graph)
 {
     bool was_captured = is_ending(stream, false);

@@ -53,10 +53,13 @@ void nm_estimate_begin(const void *function, uint64_t blocks, uint64_t first_ns)
 }
 
 /* A ratio outside 0.25 to 4 is bounded: one disturbed measurement must not spoil an estimate. */
-static uint64_t scaled(uint64_t old_ns, uint64_t estimate_ns, uint64_t measured_ns)
+static double bounded(double ratio)
 {
-    double ratio = (double)measured_ns / (double)(estimate_ns > 0 ? estimate_ns : 1);
-    ratio = ratio < 0.25 ? 0.25 : ratio > 4.0 ? 4.0 : ratio;
+    return ratio < 0.25 ? 0.25 : ratio > 4.0 ? 4.0 : ratio;
+}
+
+static uint64_t scaled(uint64_t old_ns, double ratio)
+{
     double fresh = (double)old_ns * ratio;
     if (fresh < (double)LEAST_NS)
         return LEAST_NS;
@@ -80,12 +83,22 @@ void nm_estimates_raise(struct nm_estimate *const *kernels, uint32_t count, uint
                                   memory_order_relaxed);
 }
 
+/* A graph that is new or has changed: its first measurement by itself counts whole. */
+static bool is_only_expected(const struct nm_estimate *kernel)
+{
+    return atomic_load_explicit(&kernel->first_ns, memory_order_relaxed) > 0 &&
+           atomic_load_explicit(&kernel->estimate_ns, memory_order_relaxed) == 0;
+}
+
 void nm_estimates_learn(struct nm_estimate *const *kernels, uint32_t count, uint64_t measured_ns)
 {
     uint64_t estimate_ns = nm_estimates_sum(kernels, count);
+    double ratio = (double)measured_ns / (double)(estimate_ns > 0 ? estimate_ns : 1);
+    if (count != 1 || !is_only_expected(kernels[0]))
+        ratio = bounded(ratio);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t old_ns = nm_estimate_ns(kernels[i]),
-                 fresh_ns = scaled(old_ns, estimate_ns, measured_ns);
+                 fresh_ns = scaled(old_ns, ratio);
         bool seen = false; /* a kernel that stands in the piece twice is scaled once */
         for (uint32_t j = 0; j < i && !seen; j++)
             seen = kernels[j] == kernels[i];

@@ -30,3 +30,9 @@ void nm_launch_expect_graph(nm_cu_graph_exec exec, uint64_t expected_ns)
     if (nm_client_gated())
         nm_estimate_begin(exec, 0, expected_ns);
 }
+
+void nm_launch_change_graph(nm_cu_graph_exec exec)
+{
+    if (nm_client_gated())
+        nm_estimate_begin(exec, 0, nm_estimate_known_ns(exec, 0));
+}

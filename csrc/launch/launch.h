@@ -47,6 +47,9 @@ void nm_launch_add_node(uint64_t *expected_ns, nm_cu_graph_node node, int type);
 /* A fresh executable graph, whose nodes are expected to take that time. */
 void nm_launch_expect_graph(nm_cu_graph_exec exec, uint64_t expected_ns);
 
+/* An executable graph that changes: its time is learned anew, and is what it was until then. */
+void nm_launch_change_graph(nm_cu_graph_exec exec);
+
 /* Before a call that waits for a stream (NULL with `all`: for all of them), and after it: its
    result comes back. */
 void nm_launch_before_wait(nm_cu_stream stream, bool per_thread, bool all);

@@ -87,6 +87,25 @@ int nm_hook_cuLaunchCooperativeKernel_ptsz(nm_cu_function function, unsigned x, 
                                                         block_z, shared, stream, arguments));
 }
 
+/* -- the launches of CUDA before 4.0 -- */
+
+int nm_hook_cuLaunch(nm_cu_function function)
+{
+    THROUGH_GATE(function, 1, NULL, false, nm_real_cuLaunch(function));
+}
+
+int nm_hook_cuLaunchGrid(nm_cu_function function, int x, int y)
+{
+    THROUGH_GATE(function, blocks_of((unsigned)x, (unsigned)y, 1), NULL, false,
+                 nm_real_cuLaunchGrid(function, x, y));
+}
+
+int nm_hook_cuLaunchGridAsync(nm_cu_function function, int x, int y, nm_cu_stream stream)
+{
+    THROUGH_GATE(function, blocks_of((unsigned)x, (unsigned)y, 1), stream, false,
+                 nm_real_cuLaunchGridAsync(function, x, y, stream));
+}
+
 /* -- one launch on several devices: the gates of all, in their order -- */
 
 enum { DEVICES = 16 };

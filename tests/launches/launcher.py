@@ -50,6 +50,8 @@ class Launcher:
         if "MultiDevice" in name:
             entry = struct.pack("<Q7I4xQQ", self.kernel, *grid, self.stream, 0)
             return self.call(name, self.probe.alloc(content=entry), 1, 0)
+        if name in ("cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"):
+            return self.call(name, self.kernel, 1, 1, self.stream)
         tail = (0,) if "Cooperative" in name else (0, 0)
         return self.call(name, self.kernel, *grid, self.stream, *tail)
 

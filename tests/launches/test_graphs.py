@@ -1,4 +1,4 @@
-"""The first estimate of a graph's launch is the sum of its kernels."""
+"""The expected time of a graph's launch: the sum of its kernels at first, then as measured."""
 
 from __future__ import annotations
 
@@ -78,4 +78,26 @@ def test_a_graph_does_not_inherit_from_one_that_had_its_handle(gated: GatedWorld
         assert executable == earlier, "the simulator gives the handle again"
         occupy(launcher)
         assert estimate_ns(gated, launcher, executable) == KERNELS * FIRST_NS
+        probe.process.kill()
+
+
+def run(launcher: Launcher, executable: int, times: int) -> None:
+    for _ in range(times):
+        assert launcher.call("cuGraphLaunch", executable, launcher.stream) == 0
+        assert launcher.call("cuStreamSynchronize", launcher.stream) == 0
+
+
+def test_a_changed_graph_counts_as_it_is_measured_next(gated: GatedWorld) -> None:
+    """The first measurement counts whole, and not as four times what was learned before."""
+    gated.gate.tune(100_000)
+    with gated.world.probe() as probe:
+        launcher = Launcher(probe, "dlsym", "sleep_us_10")
+        executable = launcher.graph()
+        run(launcher, executable, 8)
+        launcher.kernel = launcher.function("sleep_ms_5")
+        longer = launcher.captured()
+        assert launcher.call("cuGraphExecUpdate", executable, longer, 0, probe.alloc(4)) == 0
+        run(launcher, executable, 1)
+        occupy(launcher)
+        assert estimate_ns(gated, launcher, executable) > 4_000_000
         probe.process.kill()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.launches.gated import CLOSED, GatedWorld, Share
 from tests.launches.launcher import ROWS, Launcher, address
-from tests.shim.world import Probe, World, hooks
+from tests.shim.world import Probe, World, every_row
 
 ROUTES = ("linked", "dlsym", "getproc")
 NEWEST, PER_THREAD = 13050, 2
@@ -32,8 +32,7 @@ def test_a_gated_process_gets_hooks(gated: GatedWorld, route: str) -> None:
 
 def test_each_abi_is_answered_with_its_own_hook(gated: GatedWorld) -> None:
     """cuGetProcAddress by name, version and flags, at the versions of each ABI and the newest."""
-    kinds = ("HOOK", "LAUNCH", "COPY", "USE")
-    every = {name: row for kind in kinds for name, row in hooks(kind).items()}
+    every = {row.name: row for row in every_row()}
     asked = {
         (row.base, version, flags)
         for row in every.values()
@@ -71,8 +70,8 @@ def launches(gated: GatedWorld, probe: Probe) -> int:
 
 
 LAUNCHES = [name for name in ROWS if name.startswith("cuLaunch")]
-ABSENT = {"cuLaunchCooperativeKernelMultiDevice"}
-"""The simulated driver has it as a stub alone: the launch passes the gate, and fails there."""
+ABSENT = {"cuLaunchCooperativeKernelMultiDevice", "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"}
+"""The simulated driver has stubs alone: the launch passes the gate, and fails there."""
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.launches.gated import AWAY, SUSPENDED, GatedWorld, Share, Tenant
 from tests.launches.test_turns import until
-from tests.shim.world import GROUP, MIB, Hook, compiled, hooks
+from tests.shim.world import GROUP, MIB, Hook, compiled, every_row
 from tests.support.limits import WAIT_LIMIT_S
 
 CALLER = r"""
@@ -68,7 +68,6 @@ HALF = Share(50)
 TENANTS = 6
 """Ctrl-C ends a wait 20 ms after its begin at the earliest: several processes wait at once."""
 NOT_PERMITTED = 800
-KINDS = ("HOOK", "LAUNCH", "COPY", "USE")
 WAYS = {"BACK", "GATE", "LATER", "DONE", "LEDGER", "THROUGH"}
 LATEST = ("Destroy", "Reset", "Release", "Detach", "Unload")
 """Ends of what other rows need: they come last."""
@@ -115,7 +114,7 @@ def resume(gated: GatedWorld, tenant: Tenant) -> None:
 
 
 def rows(*ways: str) -> Iterator[Hook]:
-    every = [row for kind in KINDS for row in hooks(kind).values() if row.away in ways]
+    every = [row for row in every_row() if row.away in ways]
     yield from sorted(every, key=lambda row: any(part in row.name for part in LATEST))
 
 
@@ -133,7 +132,7 @@ def asked(gated: GatedWorld) -> int:
 
 
 def test_each_row_has_a_way() -> None:
-    every = [row for kind in KINDS for row in hooks(kind).values()]
+    every = every_row()
     assert {row.name: row.away for row in every if row.away not in WAYS} == {}
     assert {row.away for row in every} == WAYS
     ends = [row for row in every if row.name.startswith("cuMemFree") or "Destroy" in row.name]

@@ -37,6 +37,7 @@ GIB = 1 << 30
 OUT_OF_MEMORY, NO_DEVICE, INVALID_VALUE, NOT_INITIALIZED = 2, 100, 1, 3
 GROUP = "test"  # of the simulator's books
 ROUTES = ("linked", "dlsym", "getproc")
+KINDS = ("HOOK", "LAUNCH", "COPY", "USE", "CHANGE")
 
 
 LINKED_WITH_DRIVER = tuple(
@@ -59,9 +60,15 @@ class Hook:
 
 
 @cache
+def hooks_table() -> str:
+    """csrc/hooks/hooks.def without its comments."""
+    return re.sub(r"/\*.*?\*/", "", (CSRC / "hooks" / "hooks.def").read_text(), flags=re.DOTALL)
+
+
+@cache
 def hooks(kind: str = "HOOK") -> Mapping[str, Hook]:
-    """The rows of one kind: LAUNCH, COPY and USE are those of gated processes."""
-    text = re.sub(r"/\*.*?\*/", "", (CSRC / "hooks" / "hooks.def").read_text(), flags=re.DOTALL)
+    """The rows of one kind: all but HOOK are those of gated processes."""
+    text = hooks_table()
     row = rf"NM_{kind}\((\w+), (\w+), (\w+), (\d+), (\w+), (\w+),\s*\((\d+)(?:,\s+([^()]*))?\)\)"
     found = {}
     for library, name, base, since, stream, away, count, types in re.findall(row, text):
@@ -72,6 +79,10 @@ def hooks(kind: str = "HOOK") -> Mapping[str, Hook]:
         "a row that this reader does not understand"
     )
     return found
+
+
+def every_row() -> list[Hook]:
+    return [row for kind in KINDS for row in hooks(kind).values()]
 
 
 @cache

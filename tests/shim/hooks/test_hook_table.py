@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from csrc.sim.names import DriverName, driver_names, read_driver_names
-from tests.shim.world import Hook, World, hooks
+from tests.shim.world import World, every_row, hooks
 from tests.sim import headers
 
 HEADERS = headers.find("cuda.h")
@@ -44,10 +42,6 @@ def typedefs(header: Path) -> dict[str, int]:
     }
 
 
-def every_row() -> list[Hook]:
-    return [row for kind in ("HOOK", "LAUNCH", "COPY", "USE") for row in hooks(kind).values()]
-
-
 @pytest.mark.frameworks
 @pytest.mark.parametrize("header", HEADERS, ids=[str(path.parent.parent.name) for path in HEADERS])
 def test_rows_agree_with_the_headers(header: Path) -> None:
@@ -59,36 +53,6 @@ def test_rows_agree_with_the_headers(header: Path) -> None:
             continue
         suffix = hook.name[-5:] if hook.stream == "PER_THREAD" else ""
         assert known.get(f"{hook.base}_v{hook.since}{suffix}") == len(hook.types), hook.name
-
-
-def without_row(known: Iterable[DriverName]) -> list[str]:
-    """The ABIs of hooked functions that no row has.
-
-    cuGetProcAddress answers for them with the hook of an ABI that has other arguments.
-    """
-    rows = {hook.name for hook in every_row()}
-    bases = {hook.base for hook in every_row()}
-    return sorted(name.symbol for name in known if name.base in bases and name.symbol not in rows)
-
-
-@pytest.mark.frameworks
-@pytest.mark.parametrize("header", headers.each("cuda.h"))
-def test_each_abi_of_a_hooked_function_has_a_row(header: Path) -> None:
-    texts = [path.read_text() for path in header.parent.glob("cuda*Typedefs.h")]
-    assert without_row(driver_names(texts)) == []
-
-
-def test_each_abi_in_the_list_of_names_has_a_row() -> None:
-    """The same without headers: csrc/sim/driver/driver_names.txt has the names of the newest."""
-    assert without_row(read_driver_names()) == []
-
-
-def test_a_new_abi_of_a_hooked_function_shows_itself() -> None:
-    new = [
-        DriverName("cuLaunchHostFunc", 99010, "ptsz", "cuLaunchHostFunc_v3_ptsz"),
-        DriverName("cuFrob", 99010, "-", "cuFrob"),
-    ]
-    assert without_row(new) == ["cuLaunchHostFunc_v3_ptsz"]
 
 
 @pytest.mark.frameworks
