@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from client_plugin.messages.form import Message, MessageLine, stated
@@ -36,6 +36,8 @@ SUN_PATH_BYTES = 107
 """Longest name of a UNIX socket that the kernel takes."""
 KEY_BYTES = 32
 MAX_CONF_BYTES = 2**16
+MOST_LINKS = 40
+"""The most links that the kernel follows on one path."""
 FORMATS_FILE = "formats"
 FORMATS = {"jobs": 1, "keys": 1}
 """The format number of the files in each directory of the state.
@@ -79,23 +81,52 @@ def make_open(path: Path) -> None:
 def _check_parents(path: Path) -> None:
     """No other user can put another directory in this one's place.
 
-    Raises RunDirError. A parent that every user may write is sticky, as /tmp is.
+    Raises RunDirError. A parent that every user may write is sticky, as /tmp is; root trusts no
+    group but its own either.
     """
     trusted = {0, os.geteuid(), os.stat("/").st_uid}  # a user namespace has another root
-    links = [path] if path.is_symlink() else []
-    for each in (*links, *path.absolute().parents, *path.resolve().parents):
+    for each in _way_to(path):
         with contextlib.suppress(FileNotFoundError):
             status = each.lstat()
-            is_shared = status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
-            if status.st_uid not in trusted or (is_shared and not stat.S_ISLNK(status.st_mode)):
+            others = "" if stat.S_ISLNK(status.st_mode) else _other_writers(status)
+            if status.st_uid not in trusted or others:
                 where = "a link" if each == path else f"below {each}"
                 raise RunDirError(
                     stated(
                         f"{path} is {where}, which uid {status.st_uid} can change"
-                        + (" and so can every user" if is_shared else ""),
+                        + (f" and so can {others}" if others else ""),
                         "choose a directory whose parents belong to root or to you",
                     )
                 )
+
+
+def _way_to(path: Path) -> Iterator[Path]:
+    """Each directory and link by which the kernel finds this one, which is none of them itself."""
+    at, rest, links = Path("/"), [*reversed(path.absolute().parts[1:])], 0
+    while rest:
+        step = at / rest.pop()
+        if step.name == "..":
+            at = at.parent
+        elif step.is_symlink() and links < MOST_LINKS:
+            links += 1
+            yield at
+            yield step
+            target = step.readlink()
+            at = Path("/") if target.is_absolute() else at
+            rest += [part for part in reversed(target.parts) if part != "/"]
+        else:
+            yield at
+            at = step
+
+
+def _other_writers(directory: os.stat_result) -> str:
+    """The users that may replace what is in it, beside its owner; "": none."""
+    if directory.st_mode & stat.S_ISVTX:
+        return ""
+    if directory.st_mode & stat.S_IWOTH:
+        return "every user"
+    is_groups = directory.st_mode & stat.S_IWGRP and directory.st_gid != 0
+    return f"group {directory.st_gid}" if is_groups and os.geteuid() == 0 else ""
 
 
 def own_directory(path: Path, mode: int) -> None:

@@ -182,22 +182,25 @@ def test_another_users_link_is_refused(short: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
-@pytest.mark.parametrize("kind", ["owner", "link", "open to all"])
+@pytest.mark.parametrize("kind", ["owner", "link", "link behind a link", "open to all", "group"])
 def test_a_directory_below_another_users_is_refused(short: Path, kind: str) -> None:
     """That user could put another one in its place."""
-    parent = short / "theirs"
-    if kind == "link":
+    parent, theirs = short / "theirs", short / "theirs"
+    if "link" in kind:
         (short / "mine").mkdir()
-        parent.symlink_to(short / "mine")
-        os.chown(parent, 65_534, 65_534, follow_symlinks=False)
+        theirs.symlink_to(short / "mine")
+        os.chown(theirs, 65_534, 65_534, follow_symlinks=False)
+        if kind == "link behind a link":
+            parent = short / "ours"
+            parent.symlink_to("theirs/../theirs")
     else:
         parent.mkdir()
-        os.chown(parent, 65_534 if kind == "owner" else 0, 0)
-        parent.chmod(0o755 if kind == "owner" else 0o777)
+        os.chown(parent, 65_534 if kind == "owner" else 0, 65_534)
+        parent.chmod({"owner": 0o755, "group": 0o775}.get(kind, 0o777))
     for run, state in ((parent / "run", short / "state"), (short / "run", parent / "state")):
-        with pytest.raises(RunDirError, match=f"is below {parent}, which uid [0-9]+ can change"):
+        with pytest.raises(RunDirError, match=f"is below {theirs}, which uid [0-9]+ can change"):
             rundir.prepare(run, state)
-    parent.unlink() if kind == "link" else parent.chmod(0o1777)
+    theirs.unlink() if "link" in kind else parent.chmod(0o1777)
 
 
 @pytest.mark.parametrize("name", ["a:b", "a;b", "a$LIB", "$ORIGIN"])
