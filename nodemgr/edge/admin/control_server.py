@@ -66,6 +66,7 @@ class ControlServer:
         self._stream = self._context.socket(zmq.XPUB)
         self._is_reading = False
         self._stream.setsockopt(zmq.SNDHWM, SEND_HWM)
+        self._stream.setsockopt(zmq.MAXMSGSIZE, MAX_ORDER_BYTES)
         for socket, name in ((self._router, CONTROL_SOCKET), (self._stream, EVENTS_SOCKET)):
             socket.setsockopt(zmq.LINGER, LINGER_MS)
             self._bind(socket, run_dir / name, group)
