@@ -534,7 +534,7 @@ ROOMS = {
     "edge.rpc": "core.model edge.host edge.kernel paths _native ways",
     "edge.admin": "edge.host edge.store edge.rpc",
     "edge.clients": "core.model edge.host edge.kernel edge.rpc _native",
-    "edge.ledger": "core.model core.state _native",
+    "edge.ledger": "core.model core.state edge.kernel _native",
     "edge.gpu": "core.model core.placement core.state core.views edge.host edge.kernel edge.ledger",
     "edge.compute": "core.model core.state core.views _native",
     "edge.gate": "core.views edge.host edge.kernel _native",

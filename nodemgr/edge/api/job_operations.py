@@ -53,7 +53,7 @@ from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.engine.submission_batches import submission_units
 from nodemgr.edge.host import stderr_log
-from nodemgr.edge.kernel.processes import group_id, user_id, user_name
+from nodemgr.edge.kernel.processes import group_id, known_user_name, user_id
 from nodemgr.edge.rpc.cost import STEP_UNITS, UNIT_NS, Units
 from nodemgr.edge.rpc.operation import (
     Argument,
@@ -420,7 +420,7 @@ class JobOperations:
         )
         spec = JobSpec(
             "",
-            user_name(uid),
+            _user_of_job(uid),
             uid,
             gid,
             **{name: given.pop(name) for name in ("umask",) if name in given},
@@ -1014,6 +1014,20 @@ def _gpu_range(gpus: int | None, most: int | None, *, is_elastic: bool) -> GpuRa
     if most is None and not is_elastic:
         return None
     return GpuRange(most or gpus or 0, is_elastic)
+
+
+def _user_of_job(uid: int) -> str:
+    """The name by which the launcher finds the user's groups. Raises OperationError."""
+    try:
+        return known_user_name(uid)
+    except TimeoutError:
+        raise OperationError(
+            stated(
+                f"the user database of the node does not name uid {uid} in time",
+                "submit the job again in a moment",
+                "busy",
+            )
+        ) from None
 
 
 def _own_key(key: str, uid: int, argv: Sequence[str]) -> str:

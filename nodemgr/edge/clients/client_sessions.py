@@ -24,7 +24,7 @@ from nodemgr.core.model.entities import (
     Word,
 )
 from nodemgr.core.model.values import replace
-from nodemgr.edge.kernel.processes import Credentials, Identity, command_line, one_line
+from nodemgr.edge.kernel.processes import Credentials, Identity, one_line
 from nodemgr.edge.rpc.wire import Fields, Value, cut_text
 from nodemgr.messages import orders as messages
 
@@ -209,9 +209,6 @@ def absurd(fields: Fields) -> str | None:
 def acquire(
     session: Session, fields: Fields, wall_ns: int, unkept_bytes: Mapping[Uuid, int]
 ) -> events.Acquire:
-    command = one_line(fields.get("command") or "") or (
-        command_line(session.pid) if session.pid is not None else ""
-    )
     gpus, memory_bytes, world, wait_ms = (
         fields.get("gpus"),
         fields.get("memory"),
@@ -226,7 +223,7 @@ def acquire(
         memory_bytes,
         world,
         wait_ms,
-        command,
+        one_line(fields.get("command") or ""),
         wall_ns,
         unkept_bytes,
         TaskClass(fields["class"]) if "class" in fields else None,

@@ -138,7 +138,8 @@ def _is_of_session(fields: list[bytes], beginning: Beginning | None) -> bool:
 
 def _is_of_audit(pid: int, audit: int) -> bool:
     try:
-        return int(read_within(f"/proc/{pid}/sessionid", 32)) == audit
+        with open(f"/proc/{pid}/sessionid", "rb", buffering=0) as file:
+            return int(file.read(32)) == audit
     except (OSError, ValueError):
         return False
 

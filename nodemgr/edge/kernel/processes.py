@@ -20,7 +20,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,12 +30,18 @@ from nodemgr.core.model.values import value
 SO_PEERPIDFD = 77
 MAX_COMMAND_CHARS = 200
 TIMEOUT_S = 0.1
-MAX_STUCK = 8
-"""The most reads that wait at once; beyond them no read is begun."""
+MAX_STUCK = 2
+"""The most reads of one owner that wait at once; beyond them none of that owner is begun."""
+MAX_STUCK_IN_ALL = 32
+MAX_USER_NAMES = 1_024
 _SEQPACKET = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
 T = TypeVar("T")
 
-_stuck: set[threading.Thread] = set()
+MemoryOwner = tuple[int, int]
+"""Of what is read: a user, and the mount namespace, since a container's root has our root's id."""
+USER_DATABASE: MemoryOwner = -1, -1
+_stuck: dict[threading.Thread, MemoryOwner] = {}
+_user_names: dict[int, str] = {}
 
 
 class PeerGone(Exception):
@@ -143,12 +148,31 @@ def one_line(text: str) -> str:
     ).strip()[:MAX_COMMAND_CHARS]
 
 
-@lru_cache(maxsize=1_024)
-def user_name(uid: int) -> str:
-    """The user's name; the number without a name, or on timeout."""
+def known_user_name(uid: int) -> str:
+    """The user's name; the number without a name. Raises TimeoutError."""
+    name = _user_names.get(uid)
+    if name is not None:
+        return name
+    return within(lambda: _learn_user_name(uid), f"the name of user {uid}", USER_DATABASE)
+
+
+def _learn_user_name(uid: int) -> str:
+    """A name that comes late is known from then on."""
     try:
-        return within(lambda: pwd.getpwuid(uid).pw_name, f"the name of user {uid}")
-    except (KeyError, TimeoutError):
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = str(uid)
+    if len(_user_names) >= MAX_USER_NAMES:
+        _user_names.clear()
+    _user_names[uid] = name
+    return name
+
+
+def user_name(uid: int) -> str:
+    """For display: the number also on timeout."""
+    try:
+        return known_user_name(uid)
+    except TimeoutError:
         return str(uid)
 
 
@@ -424,22 +448,36 @@ class ProcessTable:
 
 
 def read_within(path: str, size: int, timeout_s: float = TIMEOUT_S) -> bytes:
-    """The first bytes of a file. Raises OSError, TimeoutError among them."""
+    """The first bytes of a process's file. Raises OSError, TimeoutError among them."""
 
     def read() -> bytes:
         with open(path, "rb", buffering=0) as file:
             return file.read(size) or b""
 
-    return within(read, path, timeout_s)
+    return within(read, path, owner_of(path), timeout_s)
 
 
-def within(work: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -> T:
+def owner_of(path: str) -> MemoryOwner:
+    """The owner of a file below /proc/PID. Raises OSError; no process can delay it."""
+    uid = os.stat(path).st_uid
+    try:
+        return uid, os.stat(f"{os.path.dirname(path)}/ns/mnt").st_ino
+    except OSError:
+        return uid, 0
+
+
+def within(work: Callable[[], T], what: str, owner: MemoryOwner, timeout_s: float = TIMEOUT_S) -> T:
     """The result or exception of `work`; TimeoutError if it has neither in time.
 
-    The work may then continue without end, in its thread.
+    The work may then continue without end, in its thread. So one owner has few of them, and takes
+    none from the others.
     """
-    _stuck.difference_update([thread for thread in _stuck if not thread.is_alive()])
-    if len(_stuck) >= MAX_STUCK:
+    for thread in [thread for thread in _stuck if not thread.is_alive()]:
+        del _stuck[thread]
+    owners = list(_stuck.values())
+    if owners.count(owner) >= MAX_STUCK or (
+        owner != USER_DATABASE and len(owners) >= MAX_STUCK_IN_ALL
+    ):
         raise TimeoutError(f"{what} is not asked: too many others do not answer")
     answers: list[T] = []
     faults: list[Exception] = []
@@ -456,6 +494,6 @@ def within(work: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -> T:
     if faults:
         raise faults[0]
     if not answers:
-        _stuck.add(thread)
+        _stuck[thread] = owner
         raise TimeoutError(f"{what} does not answer")
     return answers[0]

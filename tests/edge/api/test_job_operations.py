@@ -296,6 +296,22 @@ def test_an_ordinary_user_s_manager_names_its_user_to_another_user(
     assert f"this manager runs as {user_name(ordinary.UID)} and can run that user's" in said
 
 
+def test_a_job_of_a_user_whose_name_does_not_come_is_refused(
+    manager: LocalManager, talk: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the user's number the launcher would find neither the account nor its groups."""
+
+    def late(uid: int) -> str:
+        raise TimeoutError
+
+    monkeypatch.setattr(job_operations, "known_user_name", late)
+    said = refusal(talk, "job_submit", **submission())
+    assert said == (
+        f"the user database of the node does not name uid {os.geteuid()} in time: submit the job"
+        " again in a moment"
+    )
+
+
 # -- sheets --
 
 

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -336,9 +337,17 @@ def test_what_does_not_answer_is_left_alone(silent: Path) -> None:
 def test_a_users_name_that_does_not_come_is_his_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unreachable directory server must not delay a connecting client."""
     gate = threading.Event()
-    monkeypatch.setattr(processes.pwd, "getpwuid", lambda uid: gate.wait())
+    monkeypatch.setattr(processes, "_stuck", {})
+    monkeypatch.setattr(processes.pwd, "getpwuid", lambda uid: gate.wait() and Mock(pw_name="late"))
     assert processes.user_name(123_456_789) == "123456789"
+    with pytest.raises(TimeoutError):
+        processes.known_user_name(123_456_789)
+    waiting = list(processes._stuck)
     gate.set()
+    for thread in waiting:
+        thread.join()
+    assert processes.user_name(123_456_789) == "late"
+    processes._user_names.clear()
 
 
 def test_what_is_logged_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -346,22 +355,37 @@ def test_what_is_logged_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == "nodemgr: a fault in ?[31mred?\n"
 
 
-def test_many_that_do_not_answer_stop_the_reading_until_one_does(
+def test_many_that_do_not_answer_stop_the_reading_of_their_owner_until_one_does(
     silent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "_stuck", set())
-    monkeypatch.setattr(processes, "MAX_STUCK", 2)
-    for _ in range(3):
+    monkeypatch.setattr(processes, "_stuck", {})
+    for _ in range(processes.MAX_STUCK):
         with pytest.raises(TimeoutError):
             read_within(str(silent), 10, timeout_s=0.01)
     with pytest.raises(TimeoutError, match="too many"):
-        read_within("/proc/self/cmdline", 10)
-    stuck = set(processes._stuck)
-    assert len(stuck) == 2
+        read_within(str(silent), 10)
+    assert read_within("/proc/self/cmdline", 10, WAIT_LIMIT_S), "of another mount namespace"
+    assert processes.known_user_name(0) == "root"
+    stuck = list(processes._stuck)
+    assert len(stuck) == processes.MAX_STUCK
     answer(silent)
     for thread in stuck:
         thread.join()
-    assert read_within("/proc/self/cmdline", 10)
+    with pytest.raises(TimeoutError, match="does not answer"):
+        read_within(str(silent), 10, timeout_s=0.01)
+    answer(silent)
+
+
+def test_owners_without_number_keep_a_bounded_number_of_threads(
+    silent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_stuck", {})
+    monkeypatch.setattr(processes, "MAX_STUCK_IN_ALL", 2)
+    for uid in range(3):
+        with pytest.raises(TimeoutError, match="too many" if uid == 2 else "does not answer"):
+            processes.within(lambda: os.open(silent, os.O_RDONLY), "it", (uid, 0), 0.01)
+    assert processes.within(lambda: "root", "it", processes.USER_DATABASE, WAIT_LIMIT_S)
+    answer(silent)
 
 
 def test_a_zombie_and_a_reused_pid_are_not_alive() -> None:

@@ -10,6 +10,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -463,3 +464,18 @@ def test_a_stranger_with_any_number_of_files_costs_a_bounded_look(
     assert len(ledgers._descriptors(os.getpid())) <= 5
     for fd in files:
         os.close(fd)
+
+
+def test_a_process_that_delays_the_list_of_its_mappings_delays_no_restart(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel waits for a file system of the process's own before it lists them."""
+    over = threading.Event()
+    monkeypatch.setattr(ledgers, "SEARCH_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(ledgers, "_mappings", lambda pid: [str(over.wait())])
+    opened(world)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        pids = [process.pid] * 5
+        assert not world.ledgers.adopt_from_processes("bob", world.remembered["alice"], pids)
+        over.set()
+        process.kill()
