@@ -528,7 +528,7 @@ ROOMS = {
     "core.views": "core.model core.state core.scheduler core.lifecycle core.requests",
     "core.invariants": "core.model core.state core.scheduler core.manager",
     "edge.host": "paths _native",
-    "edge.kernel": "core.model core.views paths _native",
+    "edge.kernel": "core.model core.views edge.host paths _native",
     "edge.suspension": "edge.host edge.kernel",
     "edge.store": "core.model core.views edge.host edge.kernel",
     "edge.rpc": "core.model edge.host edge.kernel paths _native ways",

@@ -49,6 +49,7 @@ FILES = {
     "state/state.db-shm": "-rw------- root root",
     "state/client": "drwxr-xr-x root root",
     "state/client/current": "lrwxrwxrwx root root",
+    "state/formats": "-rw------- root root",
     "state/keys": "drwx------ root root",
     "state/keys/alice": "drwx------ root root",
     "state/keys/alice/client.conf": "-rw------- root root",

@@ -21,9 +21,11 @@ import contextlib
 import fcntl
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
+
+from nodemgr.edge.host import threads
 
 SO_PASSRIGHTS = 83
 MAX_FILE_BYTES = 2**20
@@ -81,9 +83,7 @@ class DescriptorFilter:
         if self._threads >= MAX_THREADS:
             return False
         self._threads += 1
-        threading.Thread(
-            target=self._run, args=(work, then), name="descriptor filter", daemon=True
-        ).start()
+        threads.start(partial(self._run, work, then), "descriptor filter")
         return True
 
     def _run(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:

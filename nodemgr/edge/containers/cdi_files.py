@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import stat
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from nodemgr.core.views import cdi
 from nodemgr.edge.containers import payload
 from nodemgr.edge.containers.shared_files import OpenFiles, files_below
 from nodemgr.edge.containers.simulator_mount import may_be_shared
-from nodemgr.edge.host import stderr_log
+from nodemgr.edge.host import stderr_log, threads
 from nodemgr.edge.host.rundir import SIMULATOR_DIR, make_open, refresh
 from nodemgr.edge.kernel.device_nodes import GPU_MAJOR
 from nodemgr.messages import doctor
@@ -154,11 +153,7 @@ class Containers:
         """
         mounts = [mount.host_path for mount in self._common().mounts if not mount.writable]
         roots = (payload.current(self._state_dir).parent, *map(Path, mounts))
-        threading.Thread(
-            target=lambda: self._open_files.keep(files_below(roots)),
-            name="shared files",
-            daemon=True,
-        ).start()
+        threads.start(lambda: self._open_files.keep(files_below(roots)), "shared files")
 
     def _device(self, env: str) -> cdi.CdiDevice:
         hook = self._hook_of(env)

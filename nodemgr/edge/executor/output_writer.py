@@ -16,10 +16,11 @@ import contextlib
 import ctypes
 import errno
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
+
+from nodemgr.edge.host import threads
 
 CHUNK_BYTES = 2**16
 HEAD_PARTS, TAIL_PARTS = 8, 2
@@ -35,8 +36,7 @@ class OutputWriter:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="job output", daemon=True)
-        self._thread.start()
+        threads.start(self._run, "job output")
 
     def output(
         self, log: Path, at: int, data: bytes, most_bytes: int, then: Callable[[bool], None]

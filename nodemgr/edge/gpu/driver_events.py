@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from nodemgr.core.model.entities import FailureKind, Uuid
 from nodemgr.core.placement import xids
-from nodemgr.edge.host import stderr_log
+from nodemgr.edge.host import stderr_log, threads
 
 WAIT_MS = 10_000
 RETRY_S = 10.0
@@ -120,18 +119,13 @@ class DriverEventWatcher:
         """`make` makes an event set, or raises EventsEnded; it is called in the thread."""
         self._make, self._loop, self._on_event = make, loop, on_event
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gpu-events", daemon=True)
-        self._thread.start()
+        threads.start(self._run, "gpu-events")
 
     def stop(self) -> None:
         """No event is reported from now on. The thread ends after its last wait."""
         self._ending.set()
 
     def _run(self) -> None:
-        # The thread outlives the handlers of signals: a second SIGTERM must not meet it.
-        # A signal of the thread's own fault stays open: the kernel ends a process that blocks it.
-        faults = {signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE}
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
         while not self._ending.is_set():
             try:
                 self._read(self._make())

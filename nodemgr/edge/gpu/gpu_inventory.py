@@ -28,6 +28,7 @@ from nodemgr.edge.gpu import device_memory
 from nodemgr.edge.gpu.device_memory import DeviceMemory
 from nodemgr.edge.gpu.driver_events import EventSet, NvmlEvents
 from nodemgr.edge.gpu.sensors import Sensed, Sensors
+from nodemgr.edge.host import threads
 from nodemgr.edge.host.clock import Clock
 from nodemgr.messages import node as messages
 
@@ -387,8 +388,7 @@ class GpuWatcher:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
-            self._thread.start()
+            self._thread = threads.start(self._run, "gpus")
 
     def _run(self) -> None:
         while True:

@@ -26,6 +26,7 @@ from typing import TypeVar
 from nodemgr._native import ffi, lib
 from nodemgr.core.model.entities import ProcessKey
 from nodemgr.core.model.values import value
+from nodemgr.edge.host import threads
 
 SO_PEERPIDFD = 77
 MAX_COMMAND_CHARS = 200
@@ -488,8 +489,7 @@ def within(work: Callable[[], T], what: str, owner: MemoryOwner, timeout_s: floa
         except Exception as fault:
             faults.append(fault)
 
-    thread = threading.Thread(target=run, name="timeout", daemon=True)
-    thread.start()
+    thread = threads.start(run, "timeout")
     thread.join(timeout_s)
     if faults:
         raise faults[0]

@@ -20,11 +20,13 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.views.gpu_minutes import GpuMinute
+from nodemgr.edge.host import threads
 from nodemgr.edge.store import gpu_minute_rows, migrations, sample_rows, web_token_rows
 from nodemgr.edge.store.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
 from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
@@ -447,10 +449,7 @@ class Store:
 
     def _begin_checkpoint(self) -> threading.Thread:
         if self._checkpoint is None or not self._checkpoint.is_alive():
-            self._checkpoint = threading.Thread(
-                target=_checkpoint, args=(self.path,), name="checkpoint", daemon=True
-            )
-            self._checkpoint.start()
+            self._checkpoint = threads.start(partial(_checkpoint, self.path), "checkpoint")
         return self._checkpoint
 
     def is_behind(self) -> bool:

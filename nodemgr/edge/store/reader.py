@@ -20,6 +20,7 @@ import sqlite3
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from client_plugin.messages.form import MessageLine
 from nodemgr.core.model import encoding
 from nodemgr.core.model.entities import Ended
 from nodemgr.core.views.gpu_minutes import MAX_STEPS, MINUTE_S, Steps, steps
+from nodemgr.edge.host import threads
 from nodemgr.edge.store import gpu_minute_rows
 from nodemgr.messages import node as messages
 
@@ -159,10 +161,7 @@ class HistoryReader:
 
     def _begin(self) -> None:
         owner, question, then = self._questions.popleft()
-        self._thread = threading.Thread(
-            target=self._answer, args=(owner, question, then), name="past", daemon=True
-        )
-        self._thread.start()
+        self._thread = threads.start(partial(self._answer, owner, question, then), "past")
 
     def _answer(
         self, owner: str, question: Callable[[HistoryQuery], Any], then: Callable[[Any], None]
