@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from nodemgr.core.lifecycle import exported
 from nodemgr.core.manager import Transition
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import (
@@ -67,6 +68,8 @@ class Everything:
         self.percents = (60, 100) if contends else PERCENTS
         self.silent: set[int] = set()
         self.lost: set[int] = set()
+        self.exported: dict[str, int] = {}
+        """Bytes of no process on each GPU."""
         self._inventory()
         for env in ENVS:
             self.node.quota(env, 2, 120, task_class=TaskClass.LATENCY_SENSITIVE)
@@ -198,8 +201,33 @@ class Everything:
         self.silent.discard(pid)
         self.node.dies(pid, self.one(({}, {}, {}, {self.dice.randrange(4): 5})))
 
+    def left_by_processes(self) -> list[tuple[str, str]]:
+        rows = self.node.state.unreclaimed
+        return sorted(key for key, row in rows.items() if not row.is_exported)
+
+    def exported_stays(self) -> None:
+        """Processes have ended, and a part of what they had stays; or such memory was freed."""
+        uuid = self.one(sorted(self.node.state.gpus))
+        ended = tuple(
+            events.EndedUse(uuid, self.one((*ENVS, None)), self.one((1, 5)) * GIB, word * GIB)
+            for word in self.one(((), (0,), (1,), (5, 1)))
+        )
+        grown = self.one((0, 1, 3)) * GIB if ended else 0
+        there = max(0, self.exported.get(uuid, 0) - self.one((0, 0, 2)) * GIB) + grown
+        self.exported[uuid] = there
+        shown, grew = {uuid: there if there > GIB else 0}, {uuid: grown}
+        before = exported.claims(self.node.state, uuid)
+        self.node.happens(
+            events.Audited(frozenset(shown), (), self.node.wall_ns, shown, ended, grew)
+        )
+        now = exported.claims(self.node.state, uuid)
+        assert sum(now.values()) <= shown[uuid]
+        for env in now:
+            had = sum(use.memory_bytes for use in ended if use.env == env)
+            assert now[env] <= before.get(env, 0) + min(had, grown)
+
     def driver_reads(self) -> None:
-        process, uuid = self.one(sorted(self.node.state.unreclaimed))
+        process, uuid = self.one(self.left_by_processes())
         gib = self.one((0, 0, 0, 3))
         reading = events.UnreclaimedChanged(process, uuid, gib * GIB, self.node.wall_ns)
         self.node.happens(reading)
@@ -450,7 +478,7 @@ class Everything:
         for job_id in self.jobs(JobState.HELD):
             self.node.frees(job_id)
         for _ in range(3):
-            self.node.audit_sees()
+            self.node.audit_sees(none_exported=True)
             self.node.passes(2_000)
 
     def finish(self) -> None:
@@ -518,7 +546,7 @@ RULES: tuple[Rule, ...] = (
         events.UnreclaimedChanged,
         24,
         Everything.driver_reads,
-        lambda walked: walked.node.state.unreclaimed,
+        Everything.left_by_processes,
     ),
     Rule(events.Tick, 14, Everything.pass_time),
     Rule(events.Match, 3, Everything.use, lambda walked: walked.node.state.grants),
@@ -536,6 +564,7 @@ RULES: tuple[Rule, ...] = (
     Rule(events.ResumeFailed, 4, Everything.resume_fails, of(Suspension.RESUMING)),
     Rule(events.Match, 2, Everything.match),
     Rule(events.Audited, 1, Everything.audit),
+    Rule(events.Audited, 3, Everything.exported_stays, lambda walked: walked.node.state.gpus),
     Rule(events.ComputeAudited, 1, Everything.audit_compute, Everything.members),
     Rule(events.GateMissed, 1, Everything.miss_gate, Everything.members),
     Rule(events.Progressed, 5, Everything.progress, Everything.members),

@@ -422,10 +422,13 @@ class Node:
             events.UnreclaimedChanged(key(pid), f"GPU-{index}", gib * GIB, self.wall_ns)
         )
 
-    def audit_sees(self, *seen: events.Seen, gpus: Iterable[int] | None = None) -> list[Effect]:
+    def audit_sees(
+        self, *seen: events.Seen, gpus: Iterable[int] | None = None, none_exported: bool = False
+    ) -> list[Effect]:
         """One look at the driver, at all GPUs or at these."""
         read = self.state.gpus if gpus is None else [f"GPU-{index}" for index in gpus]
-        return self.happens(events.Audited(frozenset(read), seen, self.wall_ns))
+        ownerless = dict.fromkeys(read, 0) if none_exported else {}
+        return self.happens(events.Audited(frozenset(read), seen, self.wall_ns, ownerless))
 
     def beats_again(self, env: str, pid: int) -> list[Effect]:
         self.beats[key(pid)] = self.now_ns

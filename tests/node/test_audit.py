@@ -272,11 +272,11 @@ print(child.pid, flush=True)
 """Ends at once, and leaves a child that has the descriptor and no CUDA, until stdin is closed."""
 
 
-def test_exported_memory_of_an_ended_process_is_promised_to_no_environment(
+def test_exported_memory_of_an_ended_process_is_charged_to_its_environment(
     node: Manager,
 ) -> None:
-    """The driver shows no process for it: no environment is charged, and the GPU has less room."""
-    node.quota("bob", 1, memory_bytes=12 * GIB)
+    """The driver shows no process for it. It bounds the next grants, also after a restart."""
+    node.quota("bob", 1, memory_bytes=15 * GIB)
     events = node.events()
     program = node.spawn("alice", [sys.executable, "-S", "-c", EXPORTER])
     assert program.stdout is not None
@@ -285,22 +285,32 @@ def test_exported_memory_of_an_ended_process_is_promised_to_no_environment(
     its_end = os.pidfd_open(int(child))
     assert program.wait(60) == 0
     events.expect("task.ended", env="alice")
-    (gpu,) = node.status()["gpus"]
-    assert gpu["memory_granted_bytes"] == 0
-    assert 2 * GIB <= gpu["memory_unbooked_bytes"] <= gpu["memory_used_bytes"] < 3 * GIB
+    told = events.expect("memory.residue", env="alice")
+    assert (told["pid"], told["memory_bytes"] >= 2 * GIB) == (None, True)
+    status = node.status()
+    (gpu,), (row,) = status["gpus"], status["residues"]
+    assert (gpu["memory_granted_bytes"], gpu["memory_unbooked_bytes"]) == (0, 0)
+    assert 2 * GIB <= row["memory_bytes"] <= gpu["memory_used_bytes"] < 3 * GIB
+    assert (row["env"], row["exported"], row["alive"], row["pid"]) == ("alice", True, False, None)
     again = node.hold("alice", "-b", str(3 * GIB))
-    assert said(again)["error"] is None, "3 of its 4 GiB: its environment has its whole quota"
-    assert finish(again)[0] == 0
-    events.expect("task.ended", env="alice")
-    node.quota("bob", 1, memory_bytes=15 * GIB)
+    waiting = events.expect("task.waiting", env="alice")
+    assert waiting["reason"].endswith("GPU 0 that its ended processes exported")
+    node.restart()
+    events = node.events()
+    assert node.status()["residues"][0]["memory_bytes"] == row["memory_bytes"]
+    (check,) = [each for each in node.call("doctor")["checks"] if each["name"] == "audit"]
+    assert not check["ok"]
+    assert "alice is charged for 2.0 GiB of GPU 0" in check["detail"]
     late = node.hold("bob", "-b", str(14 * GIB))
     events.expect("task.waiting", env="bob")
     assert program.stdin is not None
     program.stdin.close()
     assert select.select([its_end], [], [], WAIT_LIMIT_S)[0] == [its_end]
     os.close(its_end)
-    assert said(late)["error"] is None, "the descriptor is closed: the request waits no longer"
-    assert node.status()["gpus"][0]["memory_unbooked_bytes"] == 0
+    assert said(again)["error"] is None, "the descriptor is closed: the request waits no longer"
+    assert node.status()["residues"] == []
+    assert finish(again)[0] == 0
+    assert said(late)["error"] is None
 
 
 def test_a_member_beyond_its_quota_is_warned(node: Manager) -> None:

@@ -141,6 +141,12 @@ def queue_columns() -> Sequence[Column]:
     )
 
 
+def why_unreclaimed(row: TableRow) -> str:
+    if row.get("exported"):
+        return "exported by processes that have ended: another has it open"
+    return "lives without a lease" if row["alive"] else "is dead: the driver has not let go of it"
+
+
 def unreclaimed_columns() -> Sequence[Column]:
     return (
         Column("GPU", lambda r: r["gpu_index"], right=True),
@@ -149,17 +155,10 @@ def unreclaimed_columns() -> Sequence[Column]:
             lambda r: f"{'up to ' if r['at_most'] else ''}{tables.size(r['memory_bytes'])}",
             right=True,
         ),
-        Column("PID", lambda r: r["pid"], right=True),
+        Column("PID", lambda r: "-" if r["pid"] is None else r["pid"], right=True),
         Column("ENV", lambda r: r["env"]),
         Column("WHO", cells.who, spare=1),
-        Column(
-            "WHY",
-            lambda r: (
-                "lives without a lease"
-                if r["alive"]
-                else "is dead: the driver has not let go of it"
-            ),
-        ),
+        Column("WHY", why_unreclaimed),
     )
 
 

@@ -14,8 +14,8 @@ The rules for one reading of one GPU:
 - A process of an unknown env is only counted. It is named where the memory outside the books
   exceeds the tolerance. On a GPU with UDP leases such memory is theirs up to their caps: their PIDs
   are unknown.
-- Memory of no process is counted in the same way: exported memory of an ended process, while
-  another process holds the descriptor.
+- Memory of no process is counted in the same way, except the exported memory of ended processes
+  that is charged to their envs (exported.py).
 - Two readings a beat apart must agree before a violation is reported or acted upon, and again
   before it counts as over.
 """
@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from nodemgr.core.lifecycle import jobs, leasing
+from nodemgr.core.lifecycle import exported, jobs, leasing
 from nodemgr.core.model import effects
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
@@ -77,6 +77,7 @@ class Finding:
 
 def audited(draft: Draft, event: Audited, now_ns: int) -> None:
     """Handles one reading of the driver."""
+    exported.settle(draft, event)
     findings, unbooked = examine(draft, event)
     _count(draft, event, unbooked)
     for finding in findings:
@@ -93,6 +94,8 @@ def audited(draft: Draft, event: Audited, now_ns: int) -> None:
 
 def is_news(book: AuditTables, event: Audited) -> bool:
     """Do the books fail to explain something, in this reading or until now?"""
+    if exported.changes(book, event):
+        return True
     if any(True for _ in book.violations.values()) or any(True for _ in book.unbooked.values()):
         return True
     findings, unbooked = examine(book, event)
@@ -128,6 +131,7 @@ def examine(book: AuditTables, event: Audited) -> tuple[list[Finding], dict[Uuid
         findings += _beyond_quota(book, uuid, there)
     for uuid, ownerless_bytes in event.ownerless_bytes.items():
         if book.gpus.get(uuid) is not None:
+            ownerless_bytes -= sum(exported.claims(book, uuid).values())
             beyond_bytes = _beyond_the_books(book, uuid, by_gpu.get(uuid, []), ownerless_bytes)
             if beyond_bytes > tolerance_bytes:
                 unbooked[uuid] = beyond_bytes

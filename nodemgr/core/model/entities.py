@@ -666,9 +666,13 @@ class Lowering:
     """An earlier one found the memory in use, so plans do not count on this one."""
 
 
+EXPORTED = "exported:"
+"""Begins the key of exported memory's row, in the place of a process's."""
+
+
 @value
 class UnreclaimedMemory:
-    """Memory of a process that lost its lease.
+    """Memory of a process that lost its lease, or that ended processes of the env exported.
 
     The GPU is charged until the driver shows it gone (promise 5).
     """
@@ -686,6 +690,11 @@ class UnreclaimedMemory:
     """
     told: bool = False
     """A reading of the driver found that it stays, and an event reported it."""
+
+    @property
+    def is_exported(self) -> bool:
+        """Of processes that have ended; the driver shows it for none (lifecycle/exported.py)."""
+        return self.process.startswith(EXPORTED)
 
 
 @value

@@ -212,6 +212,19 @@ class Seen:
 
 
 @value
+class EndedUse:
+    """The most that a process had on one GPU, when it ended since the last reading."""
+
+    uuid: Uuid
+    env: str | None
+    """None: unknown."""
+    memory_bytes: int
+    """By the driver's last figure, or by its word if that is more."""
+    word_bytes: int
+    """By its word in the ledger."""
+
+
+@value
 class Progressed:
     """A process of a task reports the part of the task's work that is done."""
 
@@ -231,7 +244,13 @@ class Audited:
     seen: tuple[Seen, ...]
     wall_ns: int
     ownerless_bytes: Mapping[Uuid, int] = field(default_factory=dict)
-    """Memory in use of which the driver shows no process and no charge tells, by GPU."""
+    """Memory in use of which the driver shows no process and no charge tells, by GPU.
+
+    Zero within the tolerance. Without the GPUs of which it is unknown.
+    """
+    ended: tuple[EndedUse, ...] = ()
+    stayed_bytes: Mapping[Uuid, int] = field(default_factory=dict)
+    """By how much such memory grew when these processes ended."""
 
 
 @value

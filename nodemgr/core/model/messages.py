@@ -29,7 +29,7 @@ PLACE_AFTER = Part(
 )
 NEEDS_QUOTA_MEMORY = Part(
     QUOTA,
-    "needs {need} of {env}'s memory quota per GPU, {left} left: waits for its own tasks",
+    "needs {need} of {env}'s memory quota per GPU, {left} left: waits for {holders}",
 )
 NEEDS_ROOM_ON_OWN_GPU = Part(
     QUOTA,

@@ -65,8 +65,9 @@ def of_shortage(
             left_bytes = max(0, ask.quota_remaining_bytes or 0)
             need_bytes = min((row.need_bytes for row in rows if not row.used), default=0)
             short = messages.NEEDS_QUOTA_MEMORY(
-                need=gib(need_bytes), env=request.env, left=gib(left_bytes)
-            )
+                need=gib(need_bytes), env=request.env, left=gib(left_bytes),
+                holders=_holders_of_quota(draft, request.env),
+            )  # fmt: skip
             who = _next_known_end(draft, draft.env_tasks.members(request.env))
         case Shortage.LEDGER:
             short, barred = _short_of_own_memory(draft, request, rows)
@@ -85,6 +86,19 @@ def of_shortage(
             who = _on_the_node(draft, ask, rows, reserved)
     # the most helpful part first: a terminal cuts the end off
     return "; ".join([short, *instead, *who])
+
+
+def _holders_of_quota(draft: Draft, env: str) -> str:
+    """Tasks or exported memory, which have the memory of its quota."""
+    exported = [
+        f"{gib(row.memory_bytes)} of {numbered([draft.gpus[row.uuid].index])}"
+        for row in draft.unreclaimed.values()
+        if row.env == env and row.is_exported
+    ]
+    holders = [f"{', '.join(exported)} that its ended processes exported"] if exported else []
+    if not exported or draft.env_tasks.count(env):
+        holders = ["its own tasks", *holders]
+    return " and for ".join(holders)
 
 
 def _short_of_own_compute(

@@ -379,8 +379,9 @@ def unreclaimed(state: State, env: str | None = None) -> list[UnreclaimedMemory]
 def _unreclaimed(state: State, row: UnreclaimedMemory) -> StatusRow:
     return {
         "env": row.env,
-        "pid": row.pid,
+        "pid": None if row.is_exported else row.pid,
         "alive": row.alive,
+        "exported": row.is_exported,
         "gpu": row.uuid,
         "gpu_index": state.gpus[row.uuid].index,
         "memory_bytes": row.memory_bytes,

@@ -372,6 +372,13 @@ class Views:
             " explains, and promises them to no environment"
             for uuid, unbooked_bytes in state.unbooked.items()
         ]
+        violations += [
+            f"{row.env} is charged for {reasons.gib(row.memory_bytes)} of GPU "
+            f"{state.gpus[row.uuid].index} that its ended processes exported: end the processes "
+            "that have it open"
+            for row in snapshot.unreclaimed(state, env)
+            if row.is_exported
+        ]
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.node.driver_limits.line
         box, hindrance = daemon.envs.containers, daemon.suspensions.hindrance()
         around = doctor.CheckContext(

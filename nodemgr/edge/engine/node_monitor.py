@@ -316,8 +316,8 @@ class NodeMonitor:
 
     def _read_unreclaimed(self, reading: DriverReading) -> None:
         for (key, uuid), unreclaimed in list(self._state.unreclaimed.items()):
-            if uuid not in reading.processes:
-                continue  # the reading lacks this GPU
+            if uuid not in reading.processes or unreclaimed.is_exported:
+                continue  # the reading lacks this GPU, or the audit judges it
             now_bytes = self._unreclaimed_bytes(reading, key, uuid, unreclaimed.pid)
             if now_bytes != unreclaimed.memory_bytes or not unreclaimed.told:
                 self._engine.submit(

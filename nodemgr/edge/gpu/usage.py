@@ -13,11 +13,11 @@ beyond the books.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodemgr.core.model.entities import Process, ProcessKey, Uuid
-from nodemgr.core.model.events import Audited, Seen
+from nodemgr.core.model.events import Audited, EndedUse, Seen
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.kernel.processes import command_line, is_alive, process_key, start_ticks
@@ -55,6 +55,7 @@ class Auditor:
         self._context_bytes = context_bytes
         self._words: dict[tuple[ProcessKey, Uuid], tuple[int, int]] = {}
         """The figures of driver and ledger at the last reading."""
+        self._ends = Ends(state, ledgers)
         self._strangers: dict[ProcessKey, tuple[str | None, str]] = {}
         """Env and command of processes that are no members."""
         self.figures: list[Figure] = []
@@ -76,22 +77,10 @@ class Auditor:
                 if process is None:
                     seen += self._stranger(pid, uuid, driver_bytes)
                     continue
-                word_bytes = (
-                    self._ledgers.slot_used(process.env, row, process.slot)
-                    if process.slot is not None
-                    else 0
-                )
-                words[process.key, uuid] = driver_bytes, word_bytes
                 before = self._words.get((process.key, uuid))
-                figures.append(
-                    Figure(
-                        process,
-                        uuid,
-                        driver_bytes,
-                        word_bytes,
-                        before == (driver_bytes, word_bytes),
-                    )
-                )
+                figures.append(self._figure(process, uuid, driver_bytes))
+                word_bytes = figures[-1].word_bytes
+                words[process.key, uuid] = driver_bytes, word_bytes
                 charged_bytes = driver_bytes if before is None else max(before[1], word_bytes)
                 beyond_bytes = max(0, driver_bytes - charged_bytes)
                 excess[process.env, row] += beyond_bytes
@@ -99,16 +88,10 @@ class Auditor:
                     of_tasks[process.env, row, process.task_id] += beyond_bytes
                 seen.append(
                     Seen(
-                        process.key,
-                        pid,
-                        uuid,
-                        driver_bytes,
-                        process.env,
-                        charged_bytes,
-                        command_line_of(process, self._state),
-                        self._context_bytes(process, uuid),
+                        process.key, pid, uuid, driver_bytes, process.env, charged_bytes,
+                        command_line_of(process, self._state), self._context_bytes(process, uuid),
                     )
-                )
+                )  # fmt: skip
         for found in seen:
             if found.env is not None and found.process not in self._state.processes:
                 excess[found.env, self._state.gpus[found.uuid].index] += found.memory_bytes
@@ -119,7 +102,29 @@ class Auditor:
             for one in seen
             if one.process in self._strangers
         }
-        return Audited(frozenset(reading.processes), tuple(seen), wall_ns, self._ownerless(reading))
+        return self._judgeable(reading, seen, wall_ns)
+
+    def _figure(self, process: Process, uuid: Uuid, driver_bytes: int) -> Figure:
+        row, slot = self._state.gpus[uuid].index, process.slot
+        word_bytes = 0 if slot is None else self._ledgers.slot_used(process.env, row, slot)
+        is_settled = self._words.get((process.key, uuid)) == (driver_bytes, word_bytes)
+        return Figure(process, uuid, driver_bytes, word_bytes, is_settled)
+
+    def _judgeable(self, reading: DriverReading, seen: Sequence[Seen], wall_ns: int) -> Audited:
+        ownerless_bytes = {
+            uuid: self._unexplained(uuid, there_bytes)
+            for uuid, there_bytes in reading.ownerless_bytes.items()
+            if uuid in self._state.gpus
+        }
+        ended = self._ends.since_last(reading, seen, self._words)
+        return Audited(
+            frozenset(reading.processes),
+            tuple(seen),
+            wall_ns,
+            self._beyond_tolerance(ownerless_bytes),
+            ended,
+            self._ends.growth({use.uuid for use in ended}, ownerless_bytes),
+        )
 
     def _correct(
         self, excess: Counter[tuple[str, int]], of_tasks: Counter[tuple[str, int, str]]
@@ -128,13 +133,11 @@ class Auditor:
             parts = {key[2]: part for key, part in of_tasks.items() if key[:2] == (env, row)}
             self._ledgers.set_correction(env, row, correction_bytes, parts)
 
-    def _ownerless(self, reading: DriverReading) -> dict[Uuid, int]:
-        """Memory of no process that the charges do not explain; none below the tolerance."""
+    def _beyond_tolerance(self, ownerless_bytes: Mapping[Uuid, int]) -> dict[Uuid, int]:
         tolerance_bytes = self._state.config.audit_tolerance_bytes
         return {
-            uuid: self._unexplained(uuid, ownerless_bytes)
-            for uuid, ownerless_bytes in reading.ownerless_bytes.items()
-            if uuid in self._state.gpus and ownerless_bytes > tolerance_bytes
+            uuid: there_bytes if there_bytes > tolerance_bytes else 0
+            for uuid, there_bytes in ownerless_bytes.items()
         }
 
     def _unexplained(self, uuid: Uuid, ownerless_bytes: int) -> int:
@@ -172,6 +175,78 @@ class Auditor:
             env = self._env_of_stranger(pid)
         self._strangers[key] = env, command
         yield Seen(key, pid, uuid, driver_bytes, env, 0, command)
+
+
+class Ends:
+    """The processes that ended since the last reading, and the memory that stayed behind them."""
+
+    def __init__(self, state: State, ledgers: Ledgers) -> None:
+        self._state, self._ledgers = state, ledgers
+        self._uses: dict[tuple[ProcessKey, Uuid], tuple[int, EndedUse]] = {}
+        """PID and use of those that the driver showed."""
+        self._counted: set[ProcessKey] = set()
+        """Ended processes that the core still has."""
+        self._ownerless_bytes: dict[Uuid, int] = {}
+
+    def since_last(
+        self,
+        reading: DriverReading,
+        seen: Iterable[Seen],
+        words: Mapping[tuple[ProcessKey, Uuid], tuple[int, int]],
+    ) -> tuple[EndedUse, ...]:
+        """A process whose PID the driver still shows has not ended on that GPU.
+
+        `words`: the figures of driver and ledger of members.
+        """
+        uses = {}
+        for one in seen:
+            _, word_bytes = words.get((one.process, one.uuid), (0, 0))
+            use = EndedUse(one.uuid, one.env, max(one.memory_bytes, word_bytes), word_bytes)
+            uses[one.process, one.uuid] = one.pid, use
+        ended = []
+        for key, (pid, use) in self._uses.items():
+            if key in uses:
+                continue
+            if use.uuid not in reading.processes or pid in reading.processes[use.uuid]:
+                uses[key] = pid, use
+            elif not is_alive(key[0]):
+                ended.append(use)
+                self._counted.add(key[0])
+        ended += self._unseen(uses)
+        self._uses = uses
+        return tuple(ended)
+
+    def _unseen(self, uses: Mapping[tuple[ProcessKey, Uuid], object]) -> Iterator[EndedUse]:
+        """Ended members that the driver showed in no reading: their words are still there."""
+        shown = {process for process, _ in (*uses, *self._uses)}
+        members = self._state.processes
+        self._counted &= members.keys()
+        for process in members.values():
+            if (
+                process.slot is None
+                or process.key in shown
+                or process.key in self._counted
+                or is_alive(process.key)
+            ):
+                continue
+            self._counted.add(process.key)
+            for uuid, gpu in self._state.gpus.items():
+                word_bytes = self._ledgers.slot_used(process.env, gpu.index, process.slot)
+                if word_bytes:
+                    yield EndedUse(uuid, process.env, word_bytes, word_bytes)
+
+    def growth(self, uuids: Iterable[Uuid], ownerless_bytes: Mapping[Uuid, int]) -> dict[Uuid, int]:
+        """By how much the memory of no process grew on these GPUs since the last reading.
+
+        Nothing is known of a GPU at its first reading.
+        """
+        before_bytes = self._ownerless_bytes
+        self._ownerless_bytes = {**before_bytes, **ownerless_bytes}
+        return {
+            uuid: max(0, ownerless_bytes[uuid] - before_bytes[uuid])
+            for uuid in uuids
+            if uuid in ownerless_bytes and uuid in before_bytes
+        }
 
 
 def command_line_of(process: Process, state: State) -> str:

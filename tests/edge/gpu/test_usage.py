@@ -13,7 +13,7 @@ from types import MappingProxyType
 import pytest
 
 from nodemgr.core.model.entities import Config, Gpu, Process, Transport
-from nodemgr.core.model.events import Seen
+from nodemgr.core.model.events import EndedUse, Seen
 from nodemgr.core.model.values import replace
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
@@ -164,6 +164,50 @@ def test_a_member_that_the_driver_cannot_list_explains_its_word_while_it_lives()
 
 def test_a_little_memory_of_no_process_is_not_looked_into() -> None:
     assert ownerless_gib(World(), {}, 1) == 0
+
+
+def test_memory_that_stays_is_told_with_the_processes_that_ended() -> None:
+    child = started()
+    key = process_key(child.pid, start_ticks(child.pid) or 0)
+    world = World(members={child.pid: replace(MEMBER, key=key, pid=child.pid)})
+    world.words.word_bytes = 2 * GIB
+
+    def read(shown: dict[int, int], ownerless_gib: int | None) -> tuple[list[EndedUse], int]:
+        """One reading; None: this GPU could not be read."""
+        there = ownerless_gib is not None
+        reading = DriverReading(
+            (),
+            processes={UUID: {pid: size * GIB for pid, size in shown.items()}} if there else {},
+            ownerless_bytes={UUID: ownerless_gib * GIB} if ownerless_gib is not None else {},
+        )
+        audited = world.auditor.audit(reading, 0)
+        return list(audited.ended), audited.stayed_bytes.get(UUID, 0) // GIB
+
+    assert read({child.pid: 3}, 1) == ([], 0)
+    assert read({child.pid: 3}, 2) == ([], 0), "nobody has ended"
+    child.kill()
+    child.communicate()
+    assert read({child.pid: 3}, 2) == ([], 0), "the driver still shows it"
+    assert read({}, None) == ([], 0)
+    its_use = EndedUse(UUID, "alice", 3 * GIB, 2 * GIB)
+    assert read({}, 5) == ([its_use], 3)
+    assert read({}, 6) == ([], 0), "once"
+
+
+def test_a_process_that_ended_between_two_readings_had_its_word() -> None:
+    child = started()
+    key = process_key(child.pid, start_ticks(child.pid) or 0)
+    world = World(members={child.pid: replace(MEMBER, key=key, pid=child.pid)})
+    child.kill()
+    child.communicate()
+    world.words.word_bytes = 2 * GIB
+    for ended, ownerless_gib in ([EndedUse(UUID, "alice", 2 * GIB, 2 * GIB)], 4), ([], 5):
+        reading = DriverReading(
+            (), processes={UUID: {}}, ownerless_bytes={UUID: ownerless_gib * GIB}
+        )
+        audited = world.auditor.audit(reading, 0)
+        assert list(audited.ended) == ended
+        assert audited.stayed_bytes == {}, "at the first reading nothing is known of before"
 
 
 # -- the env of a process
