@@ -19,10 +19,12 @@ from client_plugin.prediction import outcome
 from client_plugin.prediction.watch import WatchOrder
 from client_plugin.verbs.commands import history, predict
 from client_plugin.verbs.launch import watching
+from client_plugin.verbs.presentation import cells
 from client_plugin.ways import choice as ways
 from client_plugin.ways.faults import Lost
 from nodemgr import cli
 from nodemgr.core.forecast import gpu_models
+from nodemgr.core.model.causes import WaitCause
 from tests.cli.conftest import STRANGER, clean_environment
 from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
 from tests.jobs.world import KINDS, WAIT_LIMIT_S, World, open_gate
@@ -436,7 +438,30 @@ def test_what_keeps_an_environment_is_named_as_the_queue_names_it(
     world.submit(hold=True)
     said = nodemgr("quota", "rm", "alice").stderr.splitlines()
     assert said[1:3] == ["nodemgr: j2 waits", "nodemgr: j3 is a job that has not ended"]
-    assert "alice is not removed, since it is in use (1 running, 1 waiting, 1 more jobs)" in said[3]
+    assert "alice is not removed, since it is in use (1 running, 1 waiting, 1 more job)" in said[3]
+
+
+def test_a_place_is_shown_where_others_are_in_the_way(world: World, nodemgr: Run) -> None:
+    """What waits for its own environment alone is not the third of a queue."""
+    nodemgr("quota", "set", "alice", "--gpus", 2)
+    holder, _gate = world.holding(gpus=2)
+    world.until_running(holder)
+    world.submit(env="bob", gpus=4)
+    world.submit(gpus=2)
+    world.submit(gpus=2)
+    rows = nodemgr("queue").stdout.splitlines()[1:4]
+    assert [row.split()[:2] for row in rows] == [["1", "j2"], ["-", "j3"], ["-", "j4"]]
+    causes = [row["cause"] for row in json.loads(nodemgr("queue", "--json").stdout)["queue"]]
+    assert causes[:3] == [WaitCause.NODE, WaitCause.OWN_GPUS, WaitCause.BEHIND_OWN]
+    assert {cause.value for cause in WaitCause} >= cells.WAITS_FOR_OWN
+
+
+def test_the_release_of_a_jobs_task_says_that_the_job_ends(world: World, nodemgr: Run) -> None:
+    holder, _gate = world.holding(gpus=1)
+    world.until_running(holder)
+    (task,) = json.loads(nodemgr("status", "--json").stdout)["tasks"]
+    said = nodemgr("release", task["id"]).stderr
+    assert said == "nodemgr: t1 is released: j1 is withdrawn, and its processes are ended\n"
 
 
 def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:

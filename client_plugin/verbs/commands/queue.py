@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Dict, List, Optional
 
 WAITING = (
-    Column("PLACE", lambda r: r["position"], right=True),
+    Column("PLACE", cells.place, right=True),
     Column("ID", lambda r: r["id"]),
     Column("ENV", lambda r: r["env"]),
     Column("QUEUE", lambda r: r["priority"], spare=1),

@@ -16,10 +16,10 @@ from client_plugin.ways.faults import say
 def run(said: Said) -> int:
     tasks = list(dict.fromkeys(said.task))
     if len(tasks) != 1 or said.all_of or said.name or said.state or said.mine:
-        return order(said, tasks, "release", "is released; its processes live on")
+        return order(said, tasks, "release", "is released; its processes live on, a job's end")
     way = choice.node_or_env(said.whom())
     there = way.status()["tasks"] if tasks[0].startswith("t") else ()
-    rows = [row for row in there if row["id"] == tasks[0] and not row.get("job")]
+    rows = [row for row in there if row["id"] == tasks[0]]
     if isinstance(way, choice.UserWay):
         released = way.question("release", tasks[0])
     else:
@@ -27,7 +27,10 @@ def run(said: Said) -> int:
             "release", task=tasks[0], by=choice.user()
         )
     pids = cells.pids(rows[0], said.inside) if rows else "-"
-    if pids == "-":
+    if rows and rows[0].get("job"):
+        done = f"is released: {rows[0]['job']} is withdrawn, and its processes are ended"
+        say(messages.CHANGED(subject=released["task"], done=done))
+    elif pids == "-":
         say(messages.CHANGED(subject=released["task"], done="is released"))
     else:
         size = tables.size(rows[0].get("memory_bytes") or 0) or ""

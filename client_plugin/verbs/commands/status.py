@@ -129,7 +129,7 @@ def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) 
 
 def queue_columns() -> Sequence[Column]:
     return (
-        Column("PLACE", lambda r: r["position"], right=True),
+        Column("PLACE", cells.place, right=True),
         Column("WHAT", lambda r: r["id"]),
         Column("ENV", lambda r: r["env"]),
         Column("GPUS", cells.asked_gpus, right=True),

@@ -151,7 +151,7 @@ TASKS: Sequence[PictureColumn] = (
     ),
 )  # fmt: skip
 QUEUE: Sequence[PictureColumn] = (
-    PictureColumn("PLACE", lambda r: r["position"], right=True),
+    PictureColumn("PLACE", cells.place, right=True),
     PictureColumn("ID", lambda r: r["id"]),
     PictureColumn("ENV", lambda r: r["env"], spare=1, key=lambda r: r["env"], style=_env),
     PictureColumn("USER", cells.users, spare=5, key=cells.users),

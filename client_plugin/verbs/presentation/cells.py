@@ -19,6 +19,17 @@ AT_LEAST = "nvml_at_least"
 """The `idle_source` of a time that may be longer."""
 
 
+WAITS_FOR_OWN = frozenset(
+    {"own_gpus", "quota_memory", "ledger", "behind_own", "above_quota", "cpu_jobs"}
+)
+"""Causes of a wait that entries of other environments have no part in."""
+
+
+def place(row: TableRow) -> Optional[int]:
+    """The place in its queue; none where its own environment alone is in its way."""
+    return None if row.get("cause") in WAITS_FOR_OWN else row["position"]
+
+
 def duration(row: TableRow, name: str) -> Optional[str]:
     """A measured time; across a reboot of the node only its measured parts are known."""
     value = tables.seconds(row[f"{name}_seconds"])

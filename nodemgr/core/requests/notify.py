@@ -85,8 +85,14 @@ class WaitReasons:
 
     def line(self, request: Request, position: int, ahead: int) -> str:
         """`position` in its queue; `ahead`: number in other queues served before it."""
+        return self.told(request, position, ahead)[1]
+
+    def told(self, request: Request, position: int, ahead: int) -> tuple[WaitCause, str]:
+        """The cause, and the line."""
+        judged = self.judge(request)
         is_last = request.is_default and position + ahead == sum(self._draft.queued.values())
-        return reasons.line(request.priority, position, ahead, self._why(request, is_last))
+        why = self._why(request, is_last, judged)
+        return judged.cause, reasons.line(request.priority, position, ahead, why)
 
     def judge(self, request: Request) -> Judged:
         """The cause, given the GPUs that earlier requests keep."""
@@ -135,9 +141,9 @@ class WaitReasons:
         alone = passes.result_beside(draft, self._scheduling_pass, request, {})
         return first if isinstance(alone.answer, Choice) else None
 
-    def _why(self, request: Request, is_last: bool) -> str:
+    def _why(self, request: Request, is_last: bool, judged: Judged) -> str:
         """The reason, for people."""
-        draft, judged = self._draft, self.judge(request)
+        draft = self._draft
         if judged.cause is WaitCause.SET_ASIDE:
             return messages.SET_ASIDE(why=draft.set_aside[request.request_id].why)
         if request.resumes is not None:
@@ -275,11 +281,11 @@ class QueuePositions:
 
 def listing(
     state: State, env: str | None = None, after: tuple[str, int] | None = None
-) -> Iterator[tuple[Request, int, str]]:
+) -> Iterator[tuple[Request, int, WaitCause, str]]:
     """Yields every waiting request (of this env) in the order of service.
 
-    Each comes with its position in its queue and its line. `after`: a queue and a stamp; the
-    listing starts behind that place, even if its request is gone. The state may not change
+    Each comes with its position in its queue, its cause and its line. `after`: a queue and a stamp;
+    the listing starts behind that place, even if its request is gone. The state may not change
     meanwhile.
     """
     draft = Draft(state)
@@ -289,8 +295,11 @@ def listing(
     ):
         request = state.requests[request_id]
         if env in (None, request.env):
-            told = state.reasons.get(request_id)
-            yield request, position, told or words.line(request, position, ahead)
+            line = state.reasons.get(request_id)
+            if line is None:
+                yield request, position, *words.told(request, position, ahead)
+            else:
+                yield request, position, words.judge(request).cause, line
 
 
 def counts(state: State, most: int) -> tuple[Counter[tuple[str, WaitCause]], Counter[str]]:
@@ -317,7 +326,7 @@ class Standings:
         self._positions = QueuePositions(draft)
         self._words = WaitReasons(draft, passes.survey(draft))
 
-    def of(self, request: Request) -> tuple[int, str]:
-        """The request's position in its queue, and its line."""
+    def of(self, request: Request) -> tuple[int, WaitCause, str]:
+        """The request's position in its queue, its cause and its line."""
         position, ahead = self._positions.of(request)
-        return position, self._words.line(request, position, ahead)
+        return position, *self._words.told(request, position, ahead)

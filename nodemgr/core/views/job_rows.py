@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from nodemgr.core.model import job_ids, messages
+from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import (
     MS,
     UNDER_WAY,
@@ -36,7 +37,9 @@ SECOND_NS = 1_000_000_000
 JobRow = dict[str, Any]
 
 
-def waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> JobRow:
+def waiting(
+    state: State, request: Request, position: int, cause: WaitCause, reason: str, now_ns: int
+) -> JobRow:
     """A row of the queue: an interactive request, or a job's."""
     job = None if request.job_id is None else state.jobs.get(request.job_id)
     present = (
@@ -54,6 +57,7 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
         **_range(request.gpus, request.gpu_range),
         "priority": request.priority,
         "position": position,
+        "cause": cause.value,
         "reason": reason,
         "state": job.state.value if job is not None else "waiting" if present else "away",
         **_memory(request.memory_bytes, request.memory_most_bytes),
@@ -168,6 +172,7 @@ def unplaced(state: State, job: Job) -> JobRow:
         **_range(job.run.gpus, job.run.gpu_range),
         "priority": job.priority,
         "position": None,
+        "cause": None,
         "reason": _reason(job),
         "state": job_state(state, job),
         **_memory(job.run.memory_bytes, job.run.memory_most_bytes),
@@ -280,10 +285,10 @@ def _behind(
     """All behind it, each with its place."""
     if after.stage == "queued":
         behind = (after.queue, after.queued_ns) if after.queue else None
-        for request, position, line in notify.listing(state, env, behind):
+        for request, position, cause, line in notify.listing(state, env, behind):
             yield (
                 Cursor("queued", line_of(request), request.queued_ns),
-                waiting(state, request, position, line, now_ns),
+                waiting(state, request, position, cause, line, now_ns),
             )
     for stage, index in (("apart", state.held_or_dependent), ("under way", state.under_way)):
         if STAGES.index(stage) >= STAGES.index(after.stage):
@@ -309,7 +314,10 @@ def under_way(state: State, env: str | None, limit: int) -> list[JobRow]:
 def place(state: State, standings: notify.Standings, job: Job) -> tuple[int | None, str]:
     """(Its place in its queue, why it waits)."""
     request = state.requests.get(job.request_id or "")
-    return (None, _reason(job)) if request is None else standings.of(request)
+    if request is None:
+        return None, _reason(job)
+    position, _, line = standings.of(request)
+    return position, line
 
 
 IsLeast = Callable[[int, int], bool]

@@ -214,7 +214,11 @@ class AdminOperations:
         if (tasks or waiting or jobs) and not given.get("force", False):
             held = ", ".join(
                 f"{count} {what}"
-                for count, what in ((tasks, "running"), (waiting, "waiting"), (jobs, "more jobs"))
+                for count, what in (
+                    (tasks, "running"),
+                    (waiting, "waiting"),
+                    (jobs, "more job" if jobs == 1 else "more jobs"),
+                )
                 if count
             )
             raise OperationError(messages.ENV_IN_USE(env=env.name, held=held))

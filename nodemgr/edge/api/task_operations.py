@@ -131,7 +131,7 @@ class TaskOperations:
         """The task's suspension, and why its resume waits."""
         state = self._daemon.state
         request = state.requests.get(leasing.resume_id(task_id))
-        reason = None if request is None else Standings(state).of(request)[1]
+        reason = None if request is None else Standings(state).of(request)[2]
         return {"task": task_id, "suspension": self._suspension(task_id).value, "reason": reason}
 
     def _suspension(self, task_id: str) -> Suspension:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Gpu, JobState, PredictedRun, TaskClass
 from nodemgr.core.model.values import replace
 from nodemgr.core.views import job_rows
@@ -110,7 +111,7 @@ def test_a_restart_keeps_the_forecast() -> None:
     assert task.expected_ms == 90_000
     request = node.state.requests[node.job(waiting).request_id or ""]
     assert (request.expected_ms, request.predicted) == (90_000, (row,))
-    shown = job_rows.waiting(node.state, request, 1, "", node.now_ns)["predicted"]
+    shown = job_rows.waiting(node.state, request, 1, WaitCause.NEXT, "", node.now_ns)["predicted"]
     assert shown == job_rows.unplaced(node.state, node.job(waiting))["predicted"] == [
         {
             "gpu_model": A100, "memory_bytes": 7, "utilization_percent": 50,

@@ -142,7 +142,7 @@ def test_a_resume_names_the_task_that_has_its_room_or_its_compute() -> None:
     node.is_suspended("t1")
     node.asks("b", 2, 1, percent=60)
     node.resumes("t1")
-    ((_, _, line),) = notify.listing(node.state)
+    ((*_, line),) = notify.listing(node.state)
     assert line.endswith(
         "t1 is suspended and needs 60 % of the compute of GPU 0 again;"
         " b/t2 holds GPU 0 since 22:13 UTC"
@@ -160,4 +160,4 @@ def test_the_line_of_a_resume_without_askers_is_made_anew() -> None:
     node.dies(3)
     node.dies(2)
     node.asks("b", 4, 1)
-    assert all("b/t2" not in line for _, _, line in notify.listing(node.state))
+    assert all("b/t2" not in line for *_, line in notify.listing(node.state))
