@@ -970,6 +970,10 @@ def test_each_element_of_an_array_has_the_same_keys(world: World, nodemgr: Run) 
     rows = json.loads(nodemgr("history", array, "--json").stdout)["jobs"]
     assert {row["state"] for row in rows} == {"withdrawn", "held"}
     assert len({frozenset(row) for row in rows}) == 1
+    (alone,) = json.loads(nodemgr("history", f"{array}.0", "--json").stdout)["jobs"]
+    (living,) = json.loads(nodemgr("history", f"{array}.3", "--json").stdout)["jobs"]
+    rows = json.loads(nodemgr("history", array, "--json").stdout)["jobs"]
+    assert alone.keys() == living.keys() == rows[0].keys()
 
 
 def test_allocations_name_the_scope_that_is_empty(world: World, nodemgr: Run) -> None:

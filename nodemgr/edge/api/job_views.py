@@ -168,13 +168,12 @@ class JobViews:
         tails = len(living) + len(ended) == 1
         directories = self._directories([*living, *(row.job for row in ended)])
         waits = {**job_rows.expectation(None, 0, 0), "position": None, "reason": ""}
-        past = {} if tails else waits  # in one list all rows have the same keys
         rows, index_of, is_least = [], self._index_of(), self._daemon.clock.is_least
         for start in range(0, len(ended), STORIES):
             for row in ended[start : start + STORIES]:
                 directory = directories.get(row.job.spec_id)
                 told = job_rows.told(row.job, directory, index_of, is_least, tails=tails)
-                rows.append({**told, **past})
+                rows.append({**told, **waits})
             if start + STORIES < len(ended) or living:
                 yield
         for start in range(0, len(living), STORIES):
