@@ -378,7 +378,7 @@ class AttemptFiles:
                 os.close(descriptor)
 
     def log_tail(self) -> str:
-        """The last of what it wrote; no control character of it but the end of a line."""
+        """The last of its output; each control character except the end of a line as `\\x1b`."""
         try:
             descriptor = self.open_log()
         except OSError:
@@ -390,8 +390,12 @@ class AttemptFiles:
             return ""
         finally:
             os.close(descriptor)
-        text = data.decode("utf-8", "replace").replace("\r", "\n").expandtabs()
-        return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
+        text = data.decode("utf-8", "backslashreplace").replace("\r", "\n").expandtabs()
+        written = (
+            char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+            for char in text
+        )
+        return "".join(written)[-MAX_TAIL_BYTES:]
 
 
 def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:

@@ -92,3 +92,11 @@ def test_files_that_a_process_still_has_open_hold_no_disk_when_they_are_removed(
         files.remove()
         assert os.fstat(held.fileno()).st_blocks == 0
     assert not files.exist()
+
+
+def test_the_last_output_steers_no_terminal(tmp_path: Path) -> None:
+    """It is shown among lines of ours (`history`)."""
+    files = AttemptFiles(tmp_path, "j12.3", 2)
+    files.write(ORDER, 1_000, "boot")
+    files.log.write_bytes(b"a\x1b[2Jb\x9b\xe2\x80\xae\x07\tc\rd\n")
+    assert files.log_tail() == r"a\x1b[2Jb\x9b\u202e\x07    c" "\nd\n"
