@@ -442,7 +442,7 @@ def test_what_keeps_an_environment_is_named_as_the_queue_names_it(
 
 
 def test_a_place_is_shown_where_others_are_in_the_way(world: World, nodemgr: Run) -> None:
-    """What waits for its own environment alone is not the third of a queue."""
+    """A job that waits for its own environment alone has none."""
     nodemgr("quota", "set", "alice", "--gpus", 2)
     holder, _gate = world.holding(gpus=2)
     world.until_running(holder)
