@@ -437,6 +437,7 @@ def test_what_keeps_an_environment_is_named_as_the_queue_names_it(
     world.submit(gpus=4)
     world.submit(hold=True)
     said = nodemgr("quota", "rm", "alice").stderr.splitlines()
+    assert said[0].endswith("(no process uses CUDA yet)")
     assert said[1:3] == ["nodemgr: j2 waits", "nodemgr: j3 is a job that has not ended"]
     assert "alice is not removed, since it is in use (1 running, 1 waiting, 1 more job)" in said[3]
 

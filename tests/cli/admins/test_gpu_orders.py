@@ -45,6 +45,8 @@ def test_a_gpu_is_drained_and_resumed(manager: Manager) -> None:
     told = ordered(manager, "drain", "1", "--note", "fan")
     assert told.stdout == "GPU 1 gets no new task (nodemgr gpu resume 1 ends that)\n"
     assert (gpus(manager)[1]["drained"], gpus(manager)[1]["note"]) == (True, "fan")
+    ordered(manager, "drain", "1", "--note", "fan and cable")
+    assert gpus(manager)[1]["note"] == "fan and cable"
     told = nodemgr(manager, "status")
     assert "drained" in told.stdout
     assert "nodemgr gpu resume 1 ends that" in told.stderr

@@ -188,6 +188,7 @@ def test_show(nodemgr: Run, manager: RunningManager) -> None:
     title, alice, bob = nodemgr("quota", "show").stdout.splitlines()
     assert title.split()[:3] == ["ENV", "GPUS", "MEMORY"]
     assert alice.split()[:4] == ["alice", "2", "24", "GiB"]
+    assert alice.endswith("the manager's user"), "who is not root everywhere"
     assert "whole GPUs" in bob
     assert bob.endswith("@ml")
     assert manager.orders == [("quota_show", {}), ("quota_show", {})]
