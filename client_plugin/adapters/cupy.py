@@ -36,7 +36,22 @@ def adapt(cupy: ModuleType) -> None:
             hook.gate(cupy, name, first_use)
     for path, name in GATES:
         hook.gate(hook.member(cupy, path), name, first_use)
-    hook.question(hook.member(cupy, "cuda"), "is_available", lambda gpus: gpus > 0, lambda: True)
-    hook.question(
-        hook.member(cupy, "cuda.runtime"), "getDeviceCount", lambda gpus: gpus, lambda: True
-    )
+    runtime = hook.member(cupy, "cuda.runtime")
+
+    def serves() -> bool:
+        return _driver_serves(runtime)
+
+    hook.question(hook.member(cupy, "cuda"), "is_available", lambda gpus: gpus > 0, serves)
+    hook.question(runtime, "getDeviceCount", lambda gpus: gpus, serves)
+
+
+def _driver_serves(runtime: Any) -> bool:
+    """Whether the runtime takes this driver; if not, it refuses (35) before it calls cuInit.
+
+    From CUDA 11 on it takes each driver of its major version. Neither question initialises CUDA.
+    """
+    versions = [hook.member(runtime, f"{part}GetVersion") for part in ("driver", "runtime")]
+    if None in versions:
+        return True
+    driver, needed = (get() for get in versions)
+    return bool(driver >= (needed // 1000 * 1000 if needed >= 11000 else needed))

@@ -298,7 +298,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 }
 
 /* The total is the quota or the task's own memory, if the GPU is as large. Free is the least of
-   theirs and the driver's. */
+   theirs and the driver's. With an error both are what the driver wrote: 0. */
 static inline int memory_info(uint64_t *free, uint64_t *total)
 {
     size_t driver_free = 0, driver_total = 0;
@@ -322,9 +322,9 @@ int nm_hook_cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     uint64_t free_bytes, total_bytes;
     int result = memory_info(&free_bytes, &total_bytes);
-    if (result == SUCCESS && free != NULL)
+    if (free != NULL)
         *free = free_bytes;
-    if (result == SUCCESS && total != NULL)
+    if (total != NULL)
         *total = total_bytes;
     return result;
 }
@@ -333,9 +333,9 @@ int nm_hook_cuMemGetInfo(unsigned *free, unsigned *total)
 {
     uint64_t free_bytes, total_bytes;
     int result = memory_info(&free_bytes, &total_bytes);
-    if (result == SUCCESS && free != NULL)
+    if (free != NULL)
         *free = (unsigned)smaller(free_bytes, UINT_MAX);
-    if (result == SUCCESS && total != NULL)
+    if (total != NULL)
         *total = (unsigned)smaller(total_bytes, UINT_MAX);
     return result;
 }

@@ -132,6 +132,24 @@ def test_is_available_asks_for_nothing(world: World, framework: str) -> None:
     assert events(child.log) == []
 
 
+@pytest.mark.parametrize(
+    ("runtime", "driver", "is_asked"),
+    [(13050, 12080, True), (13050, 13000, False), (10020, 10010, True), (12090, 0, True)],
+)
+def test_cupy_asks_a_driver_that_is_too_old_for_its_runtime(
+    world: World, runtime: int, driver: int, is_asked: bool
+) -> None:
+    """Its own answer is an error (35), and needs no lease."""
+    child = world.run(f"""
+        import cupy.cuda
+        cupy.cuda.runtime.runtimeGetVersion = lambda: {runtime}
+        cupy.cuda.runtime.driverGetVersion = lambda: {driver}
+        cupy.cuda.is_available()
+        cupy.cuda.runtime.getDeviceCount()
+        """)
+    assert events(child.log) == ["cuInit None"] * is_asked
+
+
 def test_numba_that_is_refused_is_not_available_to_those_who_try(world: World) -> None:
     """Its own exception, which programs catch that go on without CUDA."""
     world.script["requests"] = [DENIED, [["HELD", ""]]]

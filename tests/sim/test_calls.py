@@ -19,6 +19,22 @@ def client(node: SimulatedNode, start: StartClient) -> Client:
     return started
 
 
+def test_wrong_arguments_come_before_the_start(node: SimulatedNode, start: StartClient) -> None:
+    """Codes of drivers 470 to 555 before cuInit."""
+    client = start(node)
+    for name, arguments, code in (
+        ("cuMemAllocManaged", (0, 8, 1), "INVALID_VALUE"),
+        ("cuCtxDestroy_v2", (0,), "INVALID_VALUE"),
+        ("cuEventQuery", (0,), "INVALID_HANDLE"),
+    ):
+        with refused(code):
+            client.do(name, *arguments)
+    with refused("INVALID_VALUE"):
+        client.alloc_managed(0)
+    with refused("NOT_INITIALIZED"):
+        client.alloc_managed(8)
+
+
 def test_events_tell_time(client: Client) -> None:
     start, end = client.create_event(), client.create_event()
     with refused("INVALID_HANDLE"):

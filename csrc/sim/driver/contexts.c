@@ -149,6 +149,7 @@ NM_CU cuVDPAUCtxCreate_v2(nm_cu_context *out, unsigned flags, nm_cu_device devic
 }
 
 NM_CU cuCtxDestroy_v2(nm_cu_context handle) {
+    if (!handle) return NM_CUDA_ERROR_INVALID_VALUE;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_context *context = usable(handle);

@@ -51,7 +51,8 @@ NM_CU cuMemAlloc_v2(nm_cu_deviceptr *out, size_t bytes) {
 }
 
 NM_CU cuMemAllocManaged(nm_cu_deviceptr *out, size_t bytes, unsigned flags) {
-    if (flags != NM_CU_MEM_ATTACH_GLOBAL && flags != NM_CU_MEM_ATTACH_HOST)
+    if (!out || bytes == 0 ||
+        (flags != NM_CU_MEM_ATTACH_GLOBAL && flags != NM_CU_MEM_ATTACH_HOST))
         return NM_CUDA_ERROR_INVALID_VALUE;
     return allocate(out, bytes, NM_MANAGED, false);
 }
@@ -170,8 +171,11 @@ static void reap_sometimes(void) {
     NM_UNLOCK();
 }
 
+/* As NVIDIA's, it writes 0 with an error. */
 NM_CU cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     nm_context *context;
+    if (free_bytes) *free_bytes = 0;
+    if (total_bytes) *total_bytes = 0;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
     reap_sometimes();
@@ -192,10 +196,9 @@ static unsigned clamped(size_t bytes) { return bytes > UINT32_MAX ? UINT32_MAX :
 NM_CU cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes) {
     size_t free64 = 0, total64 = 0;
     nm_cu_result result = cuMemGetInfo_v2(&free64, &total64);
-    if (result != NM_CUDA_SUCCESS) return result;
     if (free_bytes) *free_bytes = clamped(free64);
     if (total_bytes) *total_bytes = clamped(total64);
-    return NM_CUDA_SUCCESS;
+    return result;
 }
 
 NM_CU cuMemGetAddressRange_v2(nm_cu_deviceptr *base, size_t *bytes, nm_cu_deviceptr address) {

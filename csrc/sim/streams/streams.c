@@ -335,6 +335,7 @@ NM_CU cuGreenCtxWaitEvent(void *green, nm_cu_event handle) {
 }
 
 NM_CU cuEventQuery(nm_cu_event handle) {
+    if (!handle) return NM_CUDA_ERROR_INVALID_HANDLE;
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     event *asked = nm_object_of(handle, NM_EVENT);

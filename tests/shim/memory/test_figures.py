@@ -6,9 +6,11 @@ import os
 import re
 import threading
 
+import pytest
+
 from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger.native_ledger import SlotState
-from tests.shim.world import GIB, MIB, OUT_OF_MEMORY, Probe, World
+from tests.shim.world import GIB, MIB, NOT_INITIALIZED, OUT_OF_MEMORY, Probe, World
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": GIB}
 
@@ -40,6 +42,15 @@ def test_a_total_is_never_zero(env: World) -> None:
         free, total = info(probe)
         assert free == 0
         assert total >= 100 * MIB
+
+
+@pytest.mark.parametrize("name", ["cuMemGetInfo_v2", "cuMemGetInfo"])
+def test_an_error_leaves_what_the_driver_writes(env: World, name: str) -> None:
+    with env.probe(started=False) as probe:
+        free, total = probe.alloc(content=b"\7"), probe.alloc(content=b"\7")
+        assert probe.call(name, free, total) == NOT_INITIALIZED
+        assert (probe.u64(free), probe.u64(total)) == (0, 0)
+        assert probe.call(name, 0, 0) == NOT_INITIALIZED
 
 
 def test_nothing_is_free_once_the_lease_is_lost(env: World) -> None:
