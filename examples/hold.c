@@ -75,7 +75,7 @@ static int by_proc_address(driver *cuda) {
     *(void **)(&get) = dlsym(library, "cuGetProcAddress_v2");
     if (!get) return 0;
 #define ASK(field, parameters, symbol, base, version) \
-    if (get(base, (void **)&cuda->field, version, 0, NULL) != SUCCESS) return 0;
+    if (get(base, (void **)&cuda->field, version, 0, NULL) != SUCCESS || !cuda->field) return 0;
     FUNCTIONS(ASK)
     return 1;
 }

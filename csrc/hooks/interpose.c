@@ -351,7 +351,7 @@ static bool is_known_abi(const char *symbol, void *found, int version, uint64_t 
 static void *swapped(const char *symbol, void *found, int version, uint64_t flags)
 {
     int newest = driver_version();
-    if (newest != 0 && newest < version)
+    if (newest != 0 && (version < 0 || newest < version))
         version = newest; /* the driver answers with its newest */
     const struct row *row = row_for(symbol, version, flags);
     if (row == NULL)

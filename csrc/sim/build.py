@@ -35,6 +35,8 @@ ROOMS = {
 }
 
 CUDA_ERROR_NOT_SUPPORTED = 801
+# cuGetProcAddress of the drivers for Linux does not find them.
+NOT_LOOKED_UP = {"cuEventCreateFromEGLSync", "cuWGLGetDevice"}
 NVML_ERROR_NOT_SUPPORTED = 3
 
 # Defined everywhere; the linker prefers the function of one of the sources above where there is
@@ -56,6 +58,7 @@ def driver_stubs() -> str:
     table = [
         f'    {{"{base}", {version}, {"false" if stream == "-" else "true"}, (void *){symbol}}},\n'
         for symbol, base, version, stream in order
+        if base not in NOT_LOOKED_UP
     ]
     return "".join(
         [

@@ -782,7 +782,7 @@ def symbol(name):
 
 def look_up(name, version, flags=0, entry="cuGetProcAddress_v2"):
     """[result, status, address] of a look-up."""
-    address, status = c_void_p(), c_int(-1)
+    address, status = c_void_p(7), c_int(-1)
     arguments = [name.encode(), byref(address), c_int(version), c_uint64(flags)]
     if entry.endswith("_v2"):
         arguments.append(byref(status))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from csrc.sim.names import read_driver_names
 from nodemgr import simulator
+from tests.shim.world import PROGRAMS, compiled
 from tests.sim.client import Client
 from tests.sim.conftest import GIB
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.ordinary import UID
 
 SUCCESS, NOT_FOUND, INVALID_VALUE = 0, 500, 1
+NEWEST = -1  # a version without its sign
 FOUND, UNKNOWN, TOO_OLD = 0, 1, 2
 DEFAULT, LEGACY, PER_THREAD = 0, 1, 2
 
@@ -30,12 +35,13 @@ MATRIX = {
     ("cuMemAllocAsync", 11020, PER_THREAD): "cuMemAllocAsync_ptsz",
     ("cuMemFreeAsync", 12030, PER_THREAD): "cuMemFreeAsync_ptsz",
     ("cuMemAllocFromPoolAsync", 13000, PER_THREAD): "cuMemAllocFromPoolAsync_ptsz",
-    ("cuMemcpyHtoD", 3020, PER_THREAD): "cuMemcpyHtoD_v2",
     ("cuMemcpyHtoD", 7000, PER_THREAD): "cuMemcpyHtoD_v2_ptds",
     ("cuMemcpyHtoD", 7000, DEFAULT): "cuMemcpyHtoD_v2",
     ("cuLaunchKernel", 4000, DEFAULT): "cuLaunchKernel",
     ("cuLaunchKernel", 7000, PER_THREAD): "cuLaunchKernel_ptsz",
     ("cuLaunchKernelEx", 11060, DEFAULT): "cuLaunchKernelEx",
+    ("cuMemcpyHtoD", NEWEST, DEFAULT): "cuMemcpyHtoD_v2",
+    ("cuMemcpyHtoD", 99000, LEGACY | PER_THREAD): "cuMemcpyHtoD_v2_ptds",
     ("cuCtxCreate", 2000, DEFAULT): "cuCtxCreate",
     ("cuCtxCreate", 11030, DEFAULT): "cuCtxCreate_v2",
     ("cuCtxCreate", 12000, DEFAULT): "cuCtxCreate_v3",
@@ -81,26 +87,29 @@ def test_flavours_have_addresses_of_their_own(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "status"),
+    ("name", "version", "flags", "status"),
     [
-        ("cuNoSuchThing", 12000, UNKNOWN),
-        ("", 12000, UNKNOWN),
-        ("cuMemAlloc_v2", 12000, UNKNOWN),
-        ("curl_easy_init", 12000, UNKNOWN),
-        ("cuMemAllocAsync", 11010, TOO_OLD),
-        ("cuMemCreate", 9000, TOO_OLD),
+        ("cuNoSuchThing", 12000, DEFAULT, UNKNOWN),
+        ("", 12000, DEFAULT, UNKNOWN),
+        ("cuMemAlloc_v2", 12000, DEFAULT, UNKNOWN),
+        ("curl_easy_init", 12000, DEFAULT, UNKNOWN),
+        ("cuEventCreateFromEGLSync", 12000, DEFAULT, UNKNOWN),
+        ("cuMemAllocAsync", 11010, DEFAULT, TOO_OLD),
+        ("cuMemCreate", 9000, DEFAULT, TOO_OLD),
+        ("cuInit", 0, DEFAULT, TOO_OLD),
+        ("cuMemcpyHtoD", 3020, PER_THREAD, TOO_OLD),
     ],
 )
-def test_what_is_not_there_is_not_found(
-    client: Client, name: str, version: int, status: int
+def test_what_is_not_there_is_a_success_without_a_function(
+    client: Client, name: str, version: int, flags: int, status: int
 ) -> None:
-    assert client.look_up(name, version) == [NOT_FOUND, status, None]
+    assert client.look_up(name, version, flags) == [SUCCESS, status, None]
+    assert client.look_up(name, version, flags, "cuGetProcAddress") == [NOT_FOUND, -1, 7]
 
 
 def test_wrong_questions(client: Client) -> None:
-    assert client.look_up("cuInit", 12000, 4)[0] == INVALID_VALUE
-    assert client.look_up("cuInit", 0)[0] == INVALID_VALUE
-    assert client.look_up("cuInit", -1)[0] == INVALID_VALUE
+    for entry in ("cuGetProcAddress_v2", "cuGetProcAddress"):
+        assert client.look_up("cuInit", 12000, 4, entry) == [INVALID_VALUE, -1, 7]
 
 
 def test_the_undocumented_tables_are_not_there(client: Client) -> None:
@@ -141,3 +150,56 @@ def test_a_preloaded_library_does_not_get_between_the_driver_and_itself(tmp_path
         client.alloc_async(1, 0, "_ptsz")
         client.put(client.alloc(16), "x")
         client.do("cuStreamSynchronize", 0)
+
+
+# -- beside NVIDIA's drivers --
+
+VARIABLE = "NODEMGR_REAL_DRIVERS"
+"""A folder with one folder for each driver, in which libcuda.so.1 lies; no GPU is needed.
+
+They are not ours to distribute. They run as an ordinary user: as root they make /dev/nvidiactl,
+which then looks like a driver.
+"""
+SOURCE = PROGRAMS.parents[1] / "sim" / "programs" / "look_ups.c"
+NAMES = read_driver_names()
+ASKED = [*sorted({name.symbol for name in NAMES} | {name.base for name in NAMES}), "cuNoSuchThing"]
+VERSIONS = [-1, 0, *sorted({name.version for name in NAMES}), 99000]
+
+
+def drivers() -> list[object]:
+    folder = os.environ.get(VARIABLE)
+    found = sorted(Path(folder).glob("*/libcuda.so.1")) if folder else []
+    why = f"{VARIABLE} names no folder with folders of NVIDIA's libcuda.so.1"
+    return [pytest.param(path.parent, id=path.parent.name) for path in found] or [
+        pytest.param(None, id="none", marks=pytest.mark.skip(reason=why))
+    ]
+
+
+def answers(entry: str, environ: dict[str, str], *, after_init: bool) -> list[str]:
+    as_root = {"user": UID, "group": UID, "extra_groups": []} if os.geteuid() == 0 else {}
+    ran = subprocess.run(
+        [compiled(SOURCE.read_text()), str(int(after_init)), entry, *map(str, VERSIONS)],
+        input="\n".join(ASKED), env=environ, cwd="/", capture_output=True, text=True, check=False,
+        timeout=WAIT_LIMIT_S, **({} if after_init else as_root),
+    )  # type: ignore[call-overload]  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.parametrize("entry", ["cuGetProcAddress_v2", "cuGetProcAddress"])
+@pytest.mark.parametrize("folder", drivers())
+def test_each_answer_is_that_of_the_driver(folder: Path, entry: str, tmp_path: Path) -> None:
+    version, *real = answers(entry, {"LD_LIBRARY_PATH": str(folder)}, after_init=False)
+    if version == "absent":
+        pytest.skip(f"{folder.name} has no {entry}")
+    with simulator.create(tmp_path / "n", 1, GIB, driver_version=int(version)) as node:
+        same, *simulated = answers(entry, node.environment(), after_init=True)
+    assert (same, len(simulated)) == (version, len(real))
+    differing = []
+    for one, other in zip(real, simulated, strict=True):
+        (asked, answer), (asked_too, said) = one.split(": "), other.split(": ")
+        result, status, *places = answer.split()
+        assert asked == asked_too
+        if said.split()[:2] != [result, status] or not set(said.split()[2:]) & set(places):
+            differing.append(f"{one}, the simulator {said}")
+    assert differing == []

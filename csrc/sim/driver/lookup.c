@@ -1,4 +1,5 @@
-/* lookup.c: cuGetProcAddress, and the texts of errors.
+/* lookup.c: cuGetProcAddress as in drivers 470 to 555 (tests/sim/test_lookup.py), and the texts
+ * of errors.
  *
  * Knows: the table of names that the build makes from driver_names.txt. Must not know: the
  * functions.
@@ -23,52 +24,60 @@ static const nm_name *first_of(const char *base) {
     return found;
 }
 
-/* The youngest ABI that a program of that version knows; among equals, the stream flavour of the
-   flags. */
-static const nm_name *choose(const nm_name *first, int version, bool per_thread) {
+/* The youngest ABI up to that version; NULL: none. With the per-thread flag only the variants with a
+   thread's own default stream count, if the function has any. */
+static const nm_name *choose(const nm_name *first, unsigned version, bool per_thread) {
     const nm_name *plain = NULL, *threaded = NULL;
+    bool has_threaded = false;
     for (const nm_name *row = first;
          row < nm_names + nm_name_count && strcmp(row->base, first->base) == 0; row++) {
-        if (row->version > version) continue;
-        if (!row->per_thread) plain = row;
+        if (row->version > nm_driver_version()) continue; /* younger than the driver */
+        has_threaded = has_threaded || row->per_thread;
+        if ((unsigned)row->version > version) continue;
         if (row->per_thread) threaded = row;
+        else plain = row;
     }
-    if (!per_thread || !threaded) return plain;
-    return !plain || threaded->version >= plain->version ? threaded : plain;
+    return per_thread && has_threaded ? threaded : plain;
 }
 
-static nm_cu_result look_up(const char *symbol, void **out, int version, uint64_t flags,
-                            int *status) {
-    enum {
-        KNOWN_FLAGS = NM_CU_GET_PROC_ADDRESS_LEGACY_STREAM |
-        NM_CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
-    };
-    if (!symbol || !out || (flags & ~(uint64_t)KNOWN_FLAGS) || version <= 0)
-        return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = NULL;
+/* The function, or NULL with the status; a version of the future is the newest. */
+static void *look_up(const char *symbol, unsigned version, uint64_t flags, int *status) {
     const nm_name *first = first_of(symbol);
-    if (first && first->version > nm_driver_version()) first = NULL; /* younger than the driver */
-    if (version > nm_driver_version()) version = nm_driver_version();
+    if (first && first->version > nm_driver_version()) first = NULL;
     const nm_name *found =
         first ? choose(first, version, flags & NM_CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
               : NULL;
     *status = !first  ? NM_CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
               : found ? NM_CU_GET_PROC_ADDRESS_SUCCESS
                       : NM_CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+    return found ? found->address : NULL;
+}
+
+static bool is_question(const char *symbol, void **out, uint64_t flags) {
+    enum {
+        KNOWN_FLAGS = NM_CU_GET_PROC_ADDRESS_LEGACY_STREAM |
+                      NM_CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+    };
+    return symbol && out && !(flags & ~(uint64_t)KNOWN_FLAGS);
+}
+
+/* A symbol that is not found leaves the pointer as it was. */
+NM_CU cuGetProcAddress(const char *symbol, void **out, int version, uint64_t flags) {
+    int ignored;
+    if (!is_question(symbol, out, flags)) return NM_CUDA_ERROR_INVALID_VALUE;
+    void *found = look_up(symbol, (unsigned)version, flags, &ignored);
     if (!found) return NM_CUDA_ERROR_NOT_FOUND;
-    *out = found->address;
+    *out = found;
     return NM_CUDA_SUCCESS;
 }
 
-NM_CU cuGetProcAddress(const char *symbol, void **out, int version, uint64_t flags) {
-    int ignored;
-    return look_up(symbol, out, version, flags, &ignored);
-}
-
+/* A symbol that is not found is a success: NULL, and the status. */
 NM_CU cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags,
                           int *status) {
     int ignored;
-    return look_up(symbol, out, version, flags, status ? status : &ignored);
+    if (!is_question(symbol, out, flags)) return NM_CUDA_ERROR_INVALID_VALUE;
+    *out = look_up(symbol, (unsigned)version, flags, status ? status : &ignored);
+    return NM_CUDA_SUCCESS;
 }
 
 /* The undocumented tables are not simulated. */
