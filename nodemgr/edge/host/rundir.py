@@ -311,6 +311,15 @@ def refresh(path: Path, text: str, mode: int) -> None:
         replace(path, text, mode)
 
 
+def _remove(directory: Path) -> None:
+    """As far as possible.
+
+    Root of a container may have made any depth of directories in one that was mounted without :ro.
+    """
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def _content(path: Path) -> bytes | None:
     """The content of a short plain file; None: there is none. Never blocks."""
     try:
@@ -400,9 +409,9 @@ class EnvDirs:
 
     def remove(self, env: str) -> None:
         """The env is gone: so are its socket, its settings and its key."""
-        shutil.rmtree(env_dir(self._run_dir, env), ignore_errors=True)
-        shutil.rmtree(container_dir(self._run_dir, env), ignore_errors=True)
-        shutil.rmtree(self._keys_dir / env, ignore_errors=True)
+        _remove(env_dir(self._run_dir, env))
+        _remove(container_dir(self._run_dir, env))
+        _remove(self._keys_dir / env)
 
     def remove_others(self, envs: Iterable[str]) -> None:
         """Leftovers of envs that the store does not know."""
@@ -410,4 +419,4 @@ class EnvDirs:
         for parent in (self._run_dir / "envs", self._run_dir / "containers", self._keys_dir):
             for directory in parent.iterdir() if parent.is_dir() else ():
                 if directory.name not in known:
-                    shutil.rmtree(directory, ignore_errors=True)
+                    _remove(directory)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,6 +169,22 @@ def test_what_is_gone_is_removed(dirs: EnvDirs, short: Path) -> None:
     dirs.remove_others({"alice"})
     assert list((short / "run" / "envs").iterdir()) == []
     assert list((short / "state" / "keys").iterdir()) == []
+
+
+def test_directories_of_any_depth_stop_no_manager(dirs: EnvDirs, short: Path) -> None:
+    """Where the directory was mounted into a container without :ro."""
+    for env in ("alice", "bob"):
+        dirs.write(env, {})
+        place = os.open(short / "run" / "containers" / env, os.O_RDONLY)
+        for _ in range(sys.getrecursionlimit()):
+            os.mkdir("d", dir_fd=place)
+            inner = os.open("d", os.O_RDONLY, dir_fd=place)
+            os.close(place)
+            place = inner
+        os.close(place)
+    dirs.remove("alice")
+    dirs.remove_others({})
+    subprocess.run(["rm", "-rf", short / "run" / "containers"], check=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
