@@ -517,24 +517,24 @@ def ledger_mapped(subject: Subject) -> CheckResult:
     assert subject.env_dir is not None
     if locations.read_conf(subject.env_dir).get("address", "").startswith("udp:"):
         return CheckResult(None, findings.NO_LEDGER_OVER_UDP())
-    import psutil  # this check alone needs it
+    from nodemgr.edge.kernel import ownership, processes  # this check alone needs them
 
     with_driver, without_ledger, twice = 0, [], []
-    for process in psutil.process_iter():
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            maps = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
+            maps = processes.mappings(int(pid))
             if not re.search(r"/libcuda\.so", maps):
                 continue
-            named = process.environ().get("NODEMGR_ENV_DIR")
-        except (OSError, psutil.Error):
+            named = ownership.env_dir_at_start(int(pid))
+        except OSError:
             continue
-        if Path(named or paths.CONTAINER_ENV_DIR) != subject.env_dir:
+        if (named or paths.CONTAINER_ENV_DIR) != subject.env_dir:
             continue
         with_driver += 1
         if not re.search(r"/memfd:nodemgr", maps):
-            without_ledger.append(str(process.pid))
+            without_ledger.append(pid)
         if len(FIRST_PAGE_OF_DRIVER.findall(maps)) > 1:
-            twice.append(str(process.pid))
+            twice.append(pid)
     if not with_driver:
         return CheckResult(None, messages.ENV_USES_NO_DRIVER())
     if without_ledger:

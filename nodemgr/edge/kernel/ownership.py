@@ -87,7 +87,7 @@ class Belonging:
     def _by_its_start(self, pid: int) -> str | None:
         if mount_namespace(pid) not in self._outside:
             return None
-        named = _env_dir_at_start(pid)
+        named = env_dir_at_start(pid)
         user = credentials(pid)
         if named is None or user is None or named.parent != env_dir(self._run_dir, "any").parent:
             return None
@@ -107,7 +107,8 @@ class Belonging:
         return envs.pop() if len(envs) == 1 else None
 
 
-def _env_dir_at_start(pid: int) -> Path | None:
+def env_dir_at_start(pid: int) -> Path | None:
+    """The environment's directory in the variables of its start; None: none, or unreadable."""
     try:
         variables = read_within(f"/proc/{pid}/environ", MOST_OF_ENVIRON_BYTES).split(b"\0")
     except OSError:

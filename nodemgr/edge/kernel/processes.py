@@ -20,6 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +32,8 @@ from nodemgr.edge.host import threads
 SO_PEERPIDFD = 77
 MAX_COMMAND_CHARS = 200
 TIMEOUT_S = 0.1
+LONG_TIMEOUT_S = 2.0
+"""For what takes a while to read, and for that reason is not read in the loop's everyday work."""
 MAX_STUCK = 2
 """The most reads of one owner that wait at once; beyond them none of that owner is begun."""
 MAX_STUCK_IN_ALL = 32
@@ -456,6 +459,13 @@ def read_within(path: str, size: int, timeout_s: float = TIMEOUT_S) -> bytes:
             return file.read(size) or b""
 
     return within(read, path, owner_of(path), timeout_s)
+
+
+def mappings(pid: int) -> str:
+    """The text of /proc/PID/maps. Raises OSError, TimeoutError among them."""
+    path = f"/proc/{pid}/maps"
+    read = partial(Path(path).read_text, errors="replace")
+    return within(read, path, owner_of(path), LONG_TIMEOUT_S)
 
 
 def owner_of(path: str) -> MemoryOwner:

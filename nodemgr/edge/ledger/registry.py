@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 from nodemgr.core.model.entities import GENERATIONS, ProcessKey, Uuid
 from nodemgr.core.state.node_state import State
-from nodemgr.edge.kernel.processes import owner_of, within
+from nodemgr.edge.kernel.processes import LONG_TIMEOUT_S, owner_of, within
 from nodemgr.edge.ledger.native_ledger import (
     CAPS,
     BeatReading,
@@ -39,7 +39,6 @@ Slots = dict[str, list[int]]
 MEMFD_PREFIX = "/memfd:nodemgr-"
 MOST_PROCESSES, MOST_DESCRIPTORS, MOST_MAPPINGS = 64, 4_096, 50_000
 """Search limits for a ledger: a process may have any number of them."""
-SEARCH_TIMEOUT_S = 2.0
 RETAINED_LIMITS = 8
 """Limits files remembered per env: a slow process may still hold an older one."""
 
@@ -411,7 +410,7 @@ def _open_files_of(pid: int, files: LedgerFiles) -> list[int]:
     """
     try:
         path = f"/proc/{pid}/maps"
-        return within(lambda: _find_files_of(pid, files), path, owner_of(path), SEARCH_TIMEOUT_S)
+        return within(lambda: _find_files_of(pid, files), path, owner_of(path), LONG_TIMEOUT_S)
     except OSError:
         return []
 

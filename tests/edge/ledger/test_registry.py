@@ -471,7 +471,7 @@ def test_a_process_that_delays_the_list_of_its_mappings_delays_no_restart(
 ) -> None:
     """The kernel waits for a file system of the process's own before it lists them."""
     over = threading.Event()
-    monkeypatch.setattr(ledgers, "SEARCH_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(ledgers, "LONG_TIMEOUT_S", 0.01)
     monkeypatch.setattr(ledgers, "_mappings", lambda pid: [str(over.wait())])
     opened(world)
     with subprocess.Popen(["sleep", "60"]) as process:
