@@ -35,6 +35,20 @@ def test_it_lies_on_a_mount_from_which_nothing_runs(state: Path) -> None:
     assert state.stat().st_size > 0, "a second manager finds the first one's file"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount needs root")
+@pytest.mark.parametrize("flag", ["nosuid", "nodev", "noexec"])
+def test_a_mount_without_one_of_the_flags_is_not_shared(state: Path, flag: str) -> None:
+    """An administrator may have mounted it anew."""
+    mount_alone(state)
+    if not os.path.ismount(state.with_name(MOUNT_NAME)):
+        pytest.skip("this machine allows no mount")
+    kept = ",".join(each for each in ("nosuid", "nodev", "noexec") if each != flag)
+    place = state.with_name(MOUNT_NAME)
+    subprocess.run(["umount", place], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", kept, "tmpfs", place], check=True)
+    assert not may_be_shared(state)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's file is no way to root")
 def test_an_earlier_node_s_file_stays_and_is_not_shared(state: Path) -> None:
     state.parent.mkdir()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,34 @@ def test_a_file_that_is_far_too_large_costs_no_memory_and_no_disk(
     files.bound_log(2**20)
     assert (files.directory / "record").stat().st_size == 1024
     assert (files.directory / "limit").stat().st_size == 32
+
+
+def test_no_lease_of_a_program_makes_a_reading_wait(tmp_path: Path) -> None:
+    """The kernel makes each open wait for its end, 45 s by default, that does not refuse to."""
+    files = AttemptFiles(tmp_path, "j1", 1)
+    files.write(ORDER, 1_000, "boot")
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    held = [os.open(files.directory / name, os.O_RDONLY) for name in ("limit", "log", "record")]
+    try:
+        for fd in held:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError as error:
+        pytest.skip(f"not on this file system: {error}")
+    else:
+        assert files.limit_ms() is None
+        with pytest.raises(FileNotFoundError):
+            files.open_log()
+        assert files.log_tail() == ""
+        assert files.record() == (None, None)
+        files.bound_log(1)
+        with pytest.raises(BlockingIOError):
+            files.limit(5)
+        files.remove()
+        assert not files.exist()
+    finally:
+        for fd in held:
+            os.close(fd)
+        signal.signal(signal.SIGIO, before)
 
 
 def test_files_that_a_process_still_has_open_hold_no_disk_when_they_are_removed(
