@@ -3,8 +3,8 @@
     python bench/first [--out DIR] [--seconds N] [--only A,B] [--wheels DIR] [--simulate NODE]
 
 Writes details to at most eight files in DIR and prints a table last. Needs Python alone; a step
-names what it lacks. Changes nothing of the machine and no setting of the GPU. CONTRIBUTING.md "On a
-real GPU" says what to take along.
+names what it lacks. Changes nothing of the machine and no setting of the GPU. docs/real-gpu.md says
+what to take along.
 
 Standard library only: a bare machine has nothing else.
 """
@@ -15,18 +15,20 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from driver_library import Driver, find_driver, make_simulated
+from driver_library import ROOT, Driver, find_driver, make_simulated
 from plan import NAMES, STEPS, Step
 from runner import HeldGpu, Outcome, run_step
 
 LEAST_S = 10.0
 """No step begins with less time."""
 LINE_CHARACTERS = 600
+BUILD_S = 150.0
 
 
 def main() -> int:
@@ -37,8 +39,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="nmf", dir="/tmp") as temporary:
         environ = dict(os.environ)
         add_wheels(environ, options.wheels, Path(temporary) / "wheels")
-        if options.simulate:
+        if options.simulate is not None:
             make_simulated(Path(temporary) / "node", options.simulate, environ)
+        print(build_outputs(environ), flush=True)
         driver = find_driver(environ)
         print(driver.line(), flush=True)
         outcomes = run_all(options, out, driver, environ)
@@ -76,6 +79,27 @@ def add_wheels(environ: dict[str, str], source: Path | None, target: Path) -> No
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(target)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(target), environ.get("PYTHONPATH")]))
+
+
+def build_outputs(environ: dict[str, str]) -> str:
+    """Makes the product's libraries and programs in its sources where they are not; a line."""
+    python = [sys.executable, "-c", "import nodemgr._native"]
+    if subprocess.run(python, cwd=ROOT, env=environ, capture_output=True, check=False).returncode:
+        return f"product: {built_by(environ)}"
+    return "product: built before"
+
+
+def built_by(environ: dict[str, str]) -> str:
+    """The end of a build in place, and the reason where there is none."""
+    try:
+        build = subprocess.run(
+            [sys.executable, "-m", "csrc.build"],
+            cwd=ROOT, env=environ, capture_output=True, text=True, timeout=BUILD_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"not built within {BUILD_S:.0f} s"
+    last = ((build.stdout + build.stderr).strip().splitlines() or ["no word"])[-1]
+    return "built now" if build.returncode == 0 else f"not built: {last}"
 
 
 def run_all(

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from types import MappingProxyType
 
 from lacking import Lacking, needs_module
 
@@ -50,8 +50,16 @@ class Node:
             self.manager.close()
             raise
 
+    def total_bytes(self) -> int:
+        """Of the first GPU."""
+        return int(self.manager.status()["gpus"][0]["memory_total_bytes"])
+
     def envs(self, memory_bytes: int) -> None:
-        """`shim` without a share, `gated` with one of 100 %; so much memory each."""
+        """`shim` without a share, `gated` with one of 100 %.
+
+        Each has so much memory, at most a third of the GPU's.
+        """
+        memory_bytes = min(memory_bytes, self.total_bytes() // 3)
         for env, more in ENVS.items():
             self.manager.quota(env, 1, memory_bytes=memory_bytes, **more)
 
@@ -72,11 +80,16 @@ class Node:
         }
 
     def start(
-        self, kind: str, command: Sequence[object], *, errors: int | IO[str] | None = None
+        self,
+        kind: str,
+        command: Sequence[object],
+        *,
+        errors: int | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> subprocess.Popen[str]:
         """Its output is read, its input written; its errors go to the log."""
         return subprocess.Popen(
-            [str(word) for word in command], env=self.around(kind), text=True,
+            [str(word) for word in command], env={**self.around(kind), **variables}, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
 

@@ -37,6 +37,9 @@ def answer(told: dict[str, Any]) -> str:
     except subprocess.TimeoutExpired as error:
         traceback.print_exc()
         return f"failed a program took more than {error.timeout:.0f} s: {error.cmd}"
+    except RuntimeError as error:
+        traceback.print_exc()
+        return f"failed {error}"
     except Exception as error:
         traceback.print_exc()
         return f"failed {type(error).__name__}: {error}"

@@ -150,7 +150,7 @@ def refused(running: Node, memory: str) -> str:
 def of_torch(running: Node) -> str:
     """A training goes on after it."""
     needs_module("torch")
-    training = Program(running.start("shim", python("training.py")))
+    training = Program(running.start("shim", python("transformer.py")))
     try:
         training.line()
         said = [order(running, verb, training.pid) for verb in ("task_suspend", "task_resume")]

@@ -1,11 +1,14 @@
 /* tenant.c: a CUDA program that launches timed kernels, for the launch gate's tests and bench.
  *
- *   tenant stream KERNEL MS SYNC_EVERY   launches without pause; waits for all after each SYNC_EVERY
+ *   tenant stream KERNEL MS SYNC_EVERY [WARM_MS]
+ *                                        launches without pause; waits for all after each SYNC_EVERY;
+ *                                        launches of the first WARM_MS are not counted
  *   tenant burst KERNEL MS COUNT         COUNT launches and a wait, then the same again
  *   tenant service KERNEL MS GAP_US      requests in Poisson order, GAP_US apart in the mean: each is
  *                                        a launch and a wait; prints each latency in nanoseconds
  *   tenant cost KERNEL MS COUNT          COUNT launches behind a function that holds the stream;
  *                                        prints nanoseconds per launch of each batch
+ *   tenant length KERNEL MS COUNT        the kernel's microseconds by events, of MS's last COUNT
  *   tenant step KERNEL                   for each line of input: launch N, wait, stop
  *
  * Prints "ready" when the driver is up, and starts at a line of input.
@@ -31,6 +34,9 @@ extern int cuModuleGetFunction(nm_cu_function *, void *, const char *);
 extern int cuStreamCreate(nm_cu_stream *, unsigned);
 extern int cuStreamSynchronize(nm_cu_stream);
 extern int cuStreamQuery(nm_cu_stream);
+extern int cuEventCreate(nm_cu_event *, unsigned);
+extern int cuEventRecord(nm_cu_event, nm_cu_stream);
+extern int cuEventElapsedTime(float *, nm_cu_event, nm_cu_event);
 extern int cuLaunchKernel(nm_cu_function, unsigned, unsigned, unsigned, unsigned, unsigned,
                           unsigned, unsigned, nm_cu_stream, void **, void **);
 
@@ -84,15 +90,17 @@ static void start(const char *name)
         _exit(2);
 }
 
-static void run_stream(uint64_t end_ns, unsigned sync_every)
+static void run_stream(uint64_t end_ns, unsigned sync_every, uint64_t warm_ns)
 {
-    uint64_t count = 0;
-    while (now_ns() < end_ns) {
+    uint64_t count = 0, cold = 0, warm_at_ns = now_ns() + warm_ns;
+    for (uint64_t at_ns; (at_ns = now_ns()) < end_ns;) {
         check(launch(), "launch");
         if (++count % sync_every == 0)
             check(cuStreamSynchronize(stream), "wait");
+        if (at_ns < warm_at_ns)
+            cold = count;
     }
-    printf("launches %llu\n", (unsigned long long)count);
+    printf("launches %llu\n", (unsigned long long)(count - cold));
     fflush(stdout);
     check(cuStreamSynchronize(stream), "wait");
 }
@@ -128,6 +136,24 @@ static void run_cost(uint64_t end_ns, unsigned count)
     fflush(stdout);
 }
 
+static void run_length(uint64_t end_ns, unsigned count)
+{
+    nm_cu_event from, to;
+    float ms = 0;
+    check(cuEventCreate(&from, 0), "event");
+    check(cuEventCreate(&to, 0), "event");
+    do {
+        check(cuEventRecord(from, stream), "record");
+        for (unsigned i = 0; i < count; i++)
+            check(launch(), "launch");
+        check(cuEventRecord(to, stream), "record");
+        check(cuStreamSynchronize(stream), "wait");
+    } while (now_ns() < end_ns); /* the first ones wake the GPU */
+    check(cuEventElapsedTime(&ms, from, to), "elapsed");
+    printf("%.3f\n", (double)ms * 1e3 / count);
+    fflush(stdout);
+}
+
 static void run_steps(void)
 {
     char line[64];
@@ -160,7 +186,9 @@ int main(int argc, char **argv)
         run_service(end_ns, number);
     else if (strcmp(argv[1], "cost") == 0)
         run_cost(end_ns, number);
+    else if (strcmp(argv[1], "length") == 0)
+        run_length(end_ns, number);
     else
-        run_stream(end_ns, number);
+        run_stream(end_ns, number, argc > 5 ? strtoull(argv[5], NULL, 10) * 1000000u : 0);
     return 0;
 }

@@ -8,12 +8,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.gpu.nvml import missing_gpu
 from tests.support.manager import Manager
 from tests.support.programs import Program
 
@@ -31,8 +32,22 @@ def missing_torch() -> str | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def real_gpu() -> None:
-    if not Path("/dev/nvidiactl").exists():
-        pytest.skip("no NVIDIA driver on this machine")
+    if reason := missing_gpu(os.environ):
+        pytest.skip(f"no GPU answers ({reason})")
+
+
+@pytest.fixture
+def make_manager() -> Iterator[Callable[..., Manager]]:
+    """As in tests/conftest.py, which needs packages that a machine with a GPU may lack."""
+    managers: list[Manager] = []
+
+    def make(simulate: str | None) -> Manager:
+        managers.append(Manager(simulate))
+        return managers[-1].start()
+
+    yield make
+    for manager in managers:
+        manager.close()
 
 
 @pytest.fixture

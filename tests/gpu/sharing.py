@@ -26,12 +26,15 @@ GIB, MIB = 2**30, 2**20
 CROSSED = SOURCE.parents[2] / "tests" / "launches" / "programs" / "crossed.c"
 KERNEL_US = 50
 SERVICE_US, GAP_US = 200, 2_000
+WARM_MS = 500
+"""Not counted: the gate learns the kernels' lengths, the GPU's clock rises."""
+LENGTH_MS = 100
 SYNC_EVERY = 1_000_000
 """Launches between two waits of a stream: never, in these runs."""
 
 
 class Tenant(NamedTuple):
-    """A share, and the length of the kernels of the task that has it."""
+    """A share, and the nominal length of the kernels of the task that has it."""
 
     percent: int
     kernel_us: int
@@ -43,6 +46,17 @@ SHARES: Mapping[str, Sequence[Tenant]] = {
     "30:70, 500 us and 5 us": (Tenant(30, 500), Tenant(70, 5)),
     "50:50, 5 us and 500 us": (Tenant(50, 5), Tenant(50, 500)),
 }
+
+
+WORST_POINTS = 3.0
+
+
+def most_error_points(
+    measured_us: Mapping[int, float], tenants: Sequence[Tenant], ms: int
+) -> float:
+    """The goal, and two of the longest kernels, which end in one turn or in the next."""
+    longest_us = max(measured_us[tenant.kernel_us] for tenant in tenants)
+    return WORST_POINTS + 100 * 2 * longest_us / (ms * 1_000)
 
 
 class Latencies(NamedTuple):
@@ -67,14 +81,19 @@ class Bench:
             self.variables["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")
         self.tenant = launching_program(SOURCE, driver)
         self.crossed = launching_program(CROSSED, driver)
+        self.measured_us: dict[int, float] = {}
+        """The real length of a kernel, by its nominal one; for a short kernel they differ."""
 
     def environment(self, name: str, **quota: object) -> str:
         self.node.quota(name, 1, memory_bytes=4 * GIB, **quota)
         return name
 
-    def start(self, env: str, program: Path, *words: object) -> subprocess.Popen[str]:
+    def start(
+        self, env: str, program: Path, *words: object, shim: bool = True
+    ) -> subprocess.Popen[str]:
         """Started and ready; it begins at a line of input."""
-        process = self.node.spawn(env, [str(program), *map(str, words)], **self.variables)
+        command = [str(program), *map(str, words)]
+        process = self.node.spawn(env, command, shim=shim, **self.variables)
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line == "ready\n", line
@@ -90,19 +109,34 @@ class Bench:
 
     # -- the measurements --
 
+    def length_us(self, kernel_us: int) -> float:
+        """By events, of a process alone on the GPU and without the shim."""
+        if kernel_us not in self.measured_us:
+            count = max(2, min(200, LENGTH_MS * 1_000 // kernel_us))
+            words = ("length", f"sleep_us_{kernel_us}", LENGTH_MS, count)
+            (lines,) = self.end(self.start("bare", self.tenant, *words, shim=False))
+            self.measured_us[kernel_us] = float(lines[0])
+        return self.measured_us[kernel_us]
+
     def shares(self, tenants: Sequence[Tenant], ms: int) -> list[float]:
-        """Percent of the GPU time that each got: its launches times the length of its kernels."""
+        """Percent of the GPU time that each got after a warm-up.
+
+        GPU time: its launches times the measured length of its kernels.
+        """
+        warm_ms = min(WARM_MS, ms // 4)
+        lengths_us = [self.length_us(tenant.kernel_us) for tenant in tenants]
         processes = [
             self.start(
                 self.environment(f"e{index}", compute_percent=tenant.percent),
-                self.tenant, "stream", f"sleep_us_{tenant.kernel_us}", ms, SYNC_EVERY,
+                self.tenant, "stream", f"sleep_us_{tenant.kernel_us}", ms + warm_ms,
+                SYNC_EVERY, warm_ms,
             )
             for index, tenant in enumerate(tenants)
         ]  # fmt: skip
         lines = self.end(*processes)
         got = [
-            int(line[0].removeprefix("launches ")) * tenant.kernel_us
-            for line, tenant in zip(lines, tenants, strict=True)
+            int(line[0].removeprefix("launches ")) * length_us
+            for line, length_us in zip(lines, lengths_us, strict=True)
         ]
         return [100 * each / max(1, sum(got)) for each in got]
 

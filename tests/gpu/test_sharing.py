@@ -11,13 +11,15 @@ import pytest
 
 from nodemgr.edge.admin.control_client import ControlError
 from tests.gpu.keeper import answer_of
-from tests.gpu.sharing import GIB, KERNEL_US, MIB, SERVICE_US, SHARES, Bench
-from tests.gpu.test_story import driver_bytes
+from tests.gpu.nvml import driver_bytes, driver_used_bytes, without_utilisation
+from tests.gpu.sharing import GIB, KERNEL_US, MIB, SERVICE_US, SHARES, Bench, most_error_points
 from tests.support.manager import Manager
 
 pytestmark = pytest.mark.gpu
 MS = 2_000
-WORST_POINTS = 3.0
+SHARES_MS = 5_000
+RESTORED_MIB = 64
+"""A process that was restored has so much more or less than before, at most."""
 
 
 @pytest.fixture
@@ -32,10 +34,10 @@ def median_of_five(measure: list[float]) -> float:
 @pytest.mark.parametrize("row", SHARES)
 def test_tasks_get_their_shares(bench: Bench, row: str) -> None:
     tenants = SHARES[row]
-    got = bench.shares(tenants, MS)
+    got = bench.shares(tenants, SHARES_MS)
     errors = [abs(each - tenant.percent) for each, tenant in zip(got, tenants, strict=True)]
     print(f"{row}: {' : '.join(f'{each:.1f}' for each in got)}, worst {max(errors):.1f} points")
-    assert max(errors) <= WORST_POINTS
+    assert max(errors) <= most_error_points(bench.measured_us, tenants, SHARES_MS)
 
 
 def test_the_cost_of_a_gated_launch(bench: Bench) -> None:
@@ -74,25 +76,44 @@ def test_no_byte_changes_in_a_suspension(bench: Bench) -> None:
 
 def test_a_suspended_task_takes_no_memory_and_comes_back(bench: Bench) -> None:
     bench.environment("alice")
-    program = bench.keeper("alice", 512 * MIB)
+    size_bytes = 512 * MIB
+    program = bench.keeper("alice", size_bytes)
     task, shown_bytes = bench.task_of(program.pid), driver_bytes(program.pid)
+    is_listed = shown_bytes >= size_bytes  # in some containers NVML lists no process
+    used_bytes = driver_used_bytes()
     bench.node.call("task_suspend", task=task)
+    assert used_bytes - driver_used_bytes() >= size_bytes
     assert driver_bytes(program.pid) == 0
     bench.node.call("task_resume", task=task)
     assert answer_of(program) == "same"
-    assert driver_bytes(program.pid) == shown_bytes
+    if is_listed:
+        assert abs(driver_bytes(program.pid) - shown_bytes) <= RESTORED_MIB * MIB
 
 
 def test_a_launch_brings_a_suspended_task_back(bench: Bench) -> None:
     assert bench.launch_while_suspended() == "0\n0\n"
 
 
+def refusal_of_suspension(bench: Bench, task: str) -> str:
+    """The words; "": it is suspended."""
+    try:
+        bench.node.call("task_suspend", task=task)
+    except ControlError as refusal:
+        return str(refusal)
+    return ""
+
+
 @pytest.mark.parametrize("kind", ["cuMemAllocManaged", "cuMemShared_v2"])
 def test_shared_and_managed_memory_are_named_and_go_on(bench: Bench, kind: str) -> None:
+    """A later driver may suspend such a process as a whole."""
     bench.environment("alice")
     program = bench.keeper("alice", 64 * MIB, kind)
-    with pytest.raises(ControlError, match=f"process {program.pid}, which shares GPU memory"):
-        bench.node.call("task_suspend", task=bench.task_of(program.pid))
+    task = bench.task_of(program.pid)
+    if refusal := refusal_of_suspension(bench, task):
+        assert f"process {program.pid}, which shares GPU memory" in refusal
+    else:
+        assert bench.node.task(task)["suspended"]
+        bench.node.call("task_resume", task=task)
     assert answer_of(program) == "same"
 
 
@@ -109,4 +130,6 @@ def test_figures_of_each_process(bench: Bench) -> None:
         time.sleep(0.2)
     shown_bytes = driver_bytes(program.pid)
     print(f"a task alone with 50 %: {used} % of the compute, {shown_bytes / MIB:.0f} MiB")
+    if used is None and (reason := without_utilisation()):
+        pytest.skip(reason)
     assert used

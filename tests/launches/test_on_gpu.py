@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nodemgr.edge.admin.control_client import ControlError
+from nodemgr.edge.host.rundir import SIMULATOR_DIR
 from tests.gpu.keeper import answer_of
-from tests.gpu.sharing import MIB, SHARES, Bench
+from tests.gpu.nvml import missing_gpu
+from tests.gpu.sharing import MIB, SHARES, WORST_POINTS, Bench, Tenant, most_error_points
 from tests.support.manager import Manager
 
 MS = 300
@@ -23,6 +26,20 @@ def test_shares(bench: Bench) -> None:
     got = bench.shares(SHARES["30:70, 500 us and 5 us"], MS)
     assert all(got)
     assert round(sum(got)) == 100
+    assert bench.measured_us[500] >= 500  # by events, not by its name
+
+
+def test_an_error_of_shares_may_have_two_of_the_longest_kernels() -> None:
+    tenants, measured_us = (Tenant(10, 20_000), Tenant(90, 5)), {20_000: 25_000.0, 5: 7.5}
+    assert most_error_points(measured_us, tenants, 5_000) == WORST_POINTS + 1
+
+
+def test_a_gpu_that_answers_is_no_file_of_a_driver(bench: Bench, tmp_path: Path) -> None:
+    driver = {"LD_LIBRARY_PATH": str(bench.node.run_dir / SIMULATOR_DIR)}
+    assert missing_gpu(driver) == ""
+    assert missing_gpu({**driver, "CUDA_VISIBLE_DEVICES": "-1"}) == "cuInit: 100"
+    (tmp_path / "libcuda.so.1").touch()
+    assert "libcuda.so.1" in missing_gpu({"LD_LIBRARY_PATH": str(tmp_path)})
 
 
 def test_costs(bench: Bench) -> None:
