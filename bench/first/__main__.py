@@ -25,6 +25,7 @@ from driver_library import ROOT, Driver, find_driver, make_simulated
 from plan import NAMES, STEPS, Step
 from runner import HeldGpu, Outcome, run_step
 
+LEAST_PYTHON = (3, 11)
 LEAST_S = 10.0
 """No step begins with less time."""
 LINE_CHARACTERS = 600
@@ -32,6 +33,8 @@ BUILD_S = 150.0
 
 
 def main() -> int:
+    if sys.version_info < LEAST_PYTHON:
+        sys.exit(f"Python {'.'.join(map(str, LEAST_PYTHON))} or later is needed: set $PYTHON")
     options = parse()
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -112,6 +115,8 @@ def run_all(
         for step in STEPS:
             if options.only and step.name not in options.only:
                 continue
+            if step.name != "facts":  # which show the GPU as it was found
+                held.open()
             try:
                 outcome = run_one(step, end - time.monotonic(), out, driver, environ, log.fileno())
             except KeyboardInterrupt:
@@ -121,7 +126,6 @@ def run_all(
             text = outcome.line[:LINE_CHARACTERS]
             print(f"{step.name} {outcome.state} {outcome.seconds:.1f} s: {text}", flush=True)
             write_results(out / "results.json", outcomes, driver)
-            held.open()  # after the facts, which show the GPU as it was found
     return outcomes
 
 

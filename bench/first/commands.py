@@ -58,7 +58,8 @@ def demo(out: Path, limit_s: float) -> str:
 def build(out: Path, limit_s: float) -> str:
     """Of a copy of the sources."""
     compiler()
-    needs_module("cffi")
+    for name in ("cffi", "setuptools"):
+        needs_module(name)
     with tempfile.TemporaryDirectory(prefix="nmf", dir="/tmp") as folder:
         for name in SOURCES:
             source = ROOT / name

@@ -33,7 +33,7 @@ def line(found: dict[str, list[dict[str, Any]]]) -> str:
         if row[call]
     }
     if codes:
-        return f"the driver does not start: {codes}"
+        raise RuntimeError(f"the driver does not start: {codes}")
     times = {
         call: per_kind({kind: [row[f"{call}_ms"] for row in rows] for kind, rows in found.items()})
         for call in FIRST_CALLS

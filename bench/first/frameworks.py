@@ -130,7 +130,7 @@ def answers(text: str) -> dict[str, Any]:
 
 
 def faults(found: Mapping[str, Any], run: Run, memory_bytes: int) -> Iterator[str]:
-    """What is not as it should be, in words."""
+    """Each answer that is not as it should be, in words."""
     if not found:
         yield "it printed no answer"
         return

@@ -104,7 +104,8 @@ def ended(
     """A program that has ended; all that it printed is in the log, too. Raises TimeoutExpired."""
     words = [str(word) for word in command]
     found = subprocess.run(
-        words, env=dict(environ), capture_output=True, text=True, timeout=seconds, check=False,
+        words,
+        cwd=ROOT, env=dict(environ), capture_output=True, text=True, timeout=seconds, check=False,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     printed = found.stdout[-LOGGED_CHARACTERS:] + found.stderr[-LOGGED_CHARACTERS:]

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from driver_library import NVML, Driver
 from plan import Step
@@ -60,7 +60,7 @@ class HeldGpu:
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> HeldGpu:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -27,6 +27,7 @@ SIZE_BYTES = GIB
 KINDS_OF_MEMORY = {"managed": "cuMemAllocManaged", "exported by IPC": "cuMemShared_v2"}
 TRAIN_S = 0.3
 ANSWER_S = 5
+FAILED = "FAILED"
 
 
 class SingleCalls:
@@ -55,7 +56,10 @@ def suspend(out: Path, limit_s: float) -> str:
     with node() as running:
         running.envs(20 * GIB)
         parts: tuple[Callable[[Node], str], ...] = (singly, by_order, other_memory, of_torch)
-        return "; ".join(part_of(part, running) for part in parts)
+        line = "; ".join(part_of(part, running) for part in parts)
+    if FAILED in line:
+        raise RuntimeError(line)
+    return line
 
 
 def part_of(part: Callable[[Node], str], running: Node) -> str:
@@ -65,7 +69,7 @@ def part_of(part: Callable[[Node], str], running: Node) -> str:
     except Lacking as lacking:
         return str(lacking)
     except Exception as error:
-        return f"{part.__name__} failed: {type(error).__name__}: {error}"
+        return f"{part.__name__} {FAILED}: {type(error).__name__}: {error}"
 
 
 def keeper(running: Node, kind: str, memory: str, size_bytes: int) -> subprocess.Popen[str]:

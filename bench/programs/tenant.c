@@ -2,7 +2,7 @@
  *
  *   tenant stream KERNEL MS SYNC_EVERY [WARM_MS]
  *                                        launches without pause; waits for all after each SYNC_EVERY;
- *                                        launches of the first WARM_MS are not counted
+ *                                        kernels that end in the first WARM_MS are not counted
  *   tenant burst KERNEL MS COUNT         COUNT launches and a wait, then the same again
  *   tenant service KERNEL MS GAP_US      requests in Poisson order, GAP_US apart in the mean: each is
  *                                        a launch and a wait; prints each latency in nanoseconds
@@ -36,10 +36,15 @@ extern int cuStreamSynchronize(nm_cu_stream);
 extern int cuStreamQuery(nm_cu_stream);
 extern int cuEventCreate(nm_cu_event *, unsigned);
 extern int cuEventRecord(nm_cu_event, nm_cu_stream);
+extern int cuEventQuery(nm_cu_event);
 extern int cuEventElapsedTime(float *, nm_cu_event, nm_cu_event);
 extern int cuLaunchKernel(nm_cu_function, unsigned, unsigned, unsigned, unsigned, unsigned,
                           unsigned, unsigned, nm_cu_stream, void **, void **);
 
+enum {
+    LONG_NS = 1000000, /* of a longer kernel, those that wait in the stream are no part of a count */
+    MARKS = 256,
+};
 enum { BLOCKS = 1056 }; /* 8 for each multiprocessor of an H100; the time is that of the name */
 
 static nm_cu_stream stream;
@@ -90,17 +95,32 @@ static void start(const char *name)
         _exit(2);
 }
 
-static void run_stream(uint64_t end_ns, unsigned sync_every, uint64_t warm_ns)
+/* Kernels that have ended, of `count` launched ones; all of them, where they are short. */
+static uint64_t ended(const nm_cu_event *marks, uint64_t count)
 {
+    uint64_t waiting = 0;
+    while (marks[0] != NULL && waiting < MARKS && waiting < count &&
+           cuEventQuery(marks[(count - 1 - waiting) % MARKS]) != 0)
+        waiting++;
+    return count - waiting;
+}
+
+static void run_stream(uint64_t end_ns, unsigned sync_every, uint64_t warm_ns, bool is_long)
+{
+    static nm_cu_event marks[MARKS];
     uint64_t count = 0, cold = 0, warm_at_ns = now_ns() + warm_ns;
+    for (unsigned i = 0; is_long && i < MARKS; i++)
+        check(cuEventCreate(&marks[i], 0), "event");
     for (uint64_t at_ns; (at_ns = now_ns()) < end_ns;) {
         check(launch(), "launch");
+        if (is_long)
+            check(cuEventRecord(marks[count % MARKS], stream), "record");
         if (++count % sync_every == 0)
             check(cuStreamSynchronize(stream), "wait");
         if (at_ns < warm_at_ns)
-            cold = count;
+            cold = ended(marks, count);
     }
-    printf("launches %llu\n", (unsigned long long)(count - cold));
+    printf("launches %llu\n", (unsigned long long)(ended(marks, count) - cold));
     fflush(stdout);
     check(cuStreamSynchronize(stream), "wait");
 }
@@ -189,6 +209,7 @@ int main(int argc, char **argv)
     else if (strcmp(argv[1], "length") == 0)
         run_length(end_ns, number);
     else
-        run_stream(end_ns, number, argc > 5 ? strtoull(argv[5], NULL, 10) * 1000000u : 0);
+        run_stream(end_ns, number, argc > 5 ? strtoull(argv[5], NULL, 10) * 1000000u : 0,
+                   argc > 5 && kernel_ns(argv[2]) >= LONG_NS);
     return 0;
 }

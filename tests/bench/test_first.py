@@ -20,7 +20,6 @@ from nodemgr import simulator
 from tests.support.manager import ROOT
 
 GIB = 1 << 30
-MOST_FILES = 8
 
 
 def first(
