@@ -56,13 +56,17 @@ def answers(out: Path, limit_s: float) -> str:
 
 
 def answers_in(environ: Mapping[str, str], what: str) -> dict[str, str]:
-    """Codes by call; a call that ends the process is the last of its state."""
+    """Codes by call; one that does not return, or ends the process, is the last of its state."""
     found = {}
     for state in STATES:
-        run = ended(python("driver_answers.py", state), environ, RUN_S, what)
-        for line in run.stdout.splitlines():
+        try:
+            run = ended(python("driver_answers.py", state), environ, RUN_S, what)
+            text, end = run.stdout, f"the process ended with {run.returncode}"
+        except subprocess.TimeoutExpired as error:
+            text, end = (error.stdout or b"").decode(), f"no end within {RUN_S} s"
+        for line in text.splitlines():
             call, _, code = line.partition(" = ")
-            found[f"{state}: {call}"] = code or f"the process ended with {run.returncode}"
+            found[f"{state}: {call}"] = code or end
     return found
 
 

@@ -1,6 +1,6 @@
 """The machine as a step uses it: a private manager on its GPU, and programs bare or in an env.
 
-Knows: how a manager is started and an env entered; NVML's figures. Must not know: any question.
+Knows: how a manager is started and an env entered. Must not know: any question.
 """
 
 from __future__ import annotations
@@ -138,24 +138,6 @@ def node() -> Iterator[Node]:
 def python(program: str, *words: object) -> list[object]:
     """The command of a program beside this module."""
     return [sys.executable, PROGRAMS / program, *words]
-
-
-def nvml_bytes() -> dict[int, int]:
-    """NVML's bytes of each process on the first GPU. In some containers it lists none."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    device = pynvml.nvmlDeviceGetHandleByIndex(0)
-    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
-    return {process.pid: process.usedGpuMemory or 0 for process in listed}
-
-
-def nvml_used_bytes() -> int:
-    """Of the first GPU, by all processes."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
 
 
 def per_kind(figures: Mapping[str, Sequence[float]], form: str = ".0f") -> str:

@@ -24,6 +24,9 @@ HERE = Path(__file__).resolve().parent
 GRACE_S = 5.0
 """For a step to end what it has started, after its limit."""
 ANSWER_BYTES = 1 << 16
+LAST_WORDS = 300
+WAIT_VARIABLE, WAIT_SHARE = "NODEMGR_TEST_WAIT_S", 0.6
+"""A wait of the tests' parts ends before the step's limit, and then says for which event it was."""
 HOLD = f"""
 import ctypes, sys
 nvml = ctypes.CDLL("{NVML}")
@@ -77,7 +80,11 @@ def run_step(step: Step, limit_s: float, out: Path, environ: dict[str, str], log
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, str(HERE / "step.py"), json.dumps(told), str(end_of_step)],
-        env={**environ, "PYTHONUNBUFFERED": "1"}, pass_fds=[end_of_step],
+        env={
+            **environ,
+            "PYTHONUNBUFFERED": "1",
+            WAIT_VARIABLE: f"{WAIT_SHARE * limit_s:.1f}",
+        }, pass_fds=[end_of_step],
         stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
     )  # fmt: skip
     os.close(end_of_step)
@@ -89,11 +96,20 @@ def run_step(step: Step, limit_s: float, out: Path, environ: dict[str, str], log
         os.close(answer)
     seconds = round(time.monotonic() - began, 1)
     if code is None:
-        return Outcome("timeout", seconds, f"it took more than {limit_s:.0f} s; see log.txt")
+        line = f"it took more than {limit_s:.0f} s; its last words: {last_words(log)}"
+        return Outcome("timeout", seconds, line)
     if not said:
-        return Outcome("failed", seconds, f"its process ended with {code}; see log.txt")
+        line = f"its process ended with {code}; its last words: {last_words(log)}"
+        return Outcome("failed", seconds, line)
     state, _, line = said.decode(errors="replace").partition(" ")
     return Outcome(state, seconds, line)
+
+
+def last_words(log: int) -> str:
+    """The end of the log's text, in one line."""
+    with open(f"/proc/self/fd/{log}", "rb") as text:
+        text.seek(max(0, text.seek(0, os.SEEK_END) - LAST_WORDS))
+        return " ".join(text.read().decode(errors="replace").split()) or "none"
 
 
 def _code_within(process: subprocess.Popen[bytes], limit_s: float) -> int | None:

@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 
 from lacking import compiler
-from machine import GIB, node, nvml_bytes, nvml_used_bytes
+from machine import GIB, node
 
 from tests.gpu.keeper import KEEPER
+from tests.gpu.nvml import driver_bytes, driver_used_bytes
 from tests.gpu.sharing import KERNEL_US, SHARES, Bench
 
 SHARES_MS = 5_000
@@ -69,7 +70,7 @@ def kill(out: Path, limit_s: float) -> str:
             manager.quota(env, 1)
         holder = running.start("first", command)
         assert holder.stdout is not None
-        codes, before = holder.stdout.readline().strip(), nvml_used_bytes()
+        codes, before = holder.stdout.readline().strip(), driver_used_bytes()
         events = manager.events()
         waiter = running.start("second", command)
         try:
@@ -87,7 +88,7 @@ def kill(out: Path, limit_s: float) -> str:
     return (
         f"{size / GIB:.0f} GiB (codes {codes}): out of NVML's list after {gone};"
         f" next grant after {(granted['time_ns'] - killed_ns) / 1e6:.1f} ms, its codes {then};"
-        f" NVML {before} before, {nvml_used_bytes()} after both"
+        f" NVML {before} before, {driver_used_bytes()} after both"
     )
 
 
@@ -95,6 +96,6 @@ def gone_ms(process: subprocess.Popen[str], killed_ns: int) -> str:
     """Until NVML lists it no more."""
     end = time.monotonic() + GONE_S
     while time.monotonic() < end:
-        if process.pid not in nvml_bytes():
+        if not driver_bytes(process.pid):
             return f"{(time.time_ns() - killed_ns) / 1e6:.0f} ms"
     return f"more than {GONE_S:.0f} s"

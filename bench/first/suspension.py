@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lacking import Lacking, needs_module
-from machine import GIB, MIB, Node, node, nvml_bytes, python
+from lacking import Lacking, needs_cuda_torch
+from machine import GIB, MIB, Node, node, python
 
 from tests.gpu.keeper import KEEPER, answer, ask
+from tests.gpu.nvml import driver_bytes
 from tests.support.programs import Program
 
 STATES = {0: "running", 1: "locked", 2: "checkpointed", 3: "failed"}
@@ -42,9 +43,12 @@ class SingleCalls:
 
     def call(self, name: str) -> str:
         arguments = (ctypes.c_uint64 * 8)(LOCK_MS) if name == "Lock" else None
+        print(f"process {self._pid}: {name} ...", flush=True)
         began_s = time.perf_counter()
         code = getattr(self._cuda, f"cuCheckpointProcess{name}")(self._pid, arguments)
-        return f"{name} {code} in {1e3 * (time.perf_counter() - began_s):.0f} ms"
+        line = f"{name} {code} in {1e3 * (time.perf_counter() - began_s):.0f} ms"
+        print(line, flush=True)  # the next call may never return
+        return line
 
     def state(self) -> str:
         state = ctypes.c_int(-1)
@@ -93,9 +97,9 @@ def singly(running: Node) -> str:
     """On a bare process."""
     process = keeper(running, "bare", "cuMemAlloc_v2", SIZE_BYTES)
     try:
-        calls, before = SingleCalls(process.pid), nvml_bytes().get(process.pid)
+        calls, before = SingleCalls(process.pid), driver_bytes(process.pid)
         said = [f"1 GiB, {calls.state()}", calls.call("Lock"), calls.call("Checkpoint")]
-        said += [f"{calls.state()}, NVML {nvml_bytes().get(process.pid)} before {before}"]
+        said += [f"{calls.state()}, NVML {driver_bytes(process.pid)} before {before}"]
         said += [calls.call("Restore"), calls.call("Unlock"), calls.state()]
         return ", ".join([*said, f"bytes {bytes_of(process)}"])
     finally:
@@ -106,9 +110,9 @@ def by_order(running: Node) -> str:
     """Of an environment's process, twice."""
     process = keeper(running, "shim", "cuMemAlloc_v2", SIZE_BYTES)
     try:
-        before = nvml_bytes().get(process.pid)
+        before = driver_bytes(process.pid)
         said = [order(running, verb, process.pid) for verb in ("task_suspend", "task_resume") * 2]
-        after = nvml_bytes().get(process.pid)
+        after = driver_bytes(process.pid)
         return f"by the manager {', '.join(said)}, bytes {bytes_of(process)}, {before} to {after}"
     finally:
         process.kill()
@@ -126,7 +130,7 @@ def order(running: Node, verb: str, pid: int) -> str:
     except ControlError as error:
         return f"{verb} refused: {error}"
     ms = 1e3 * (time.perf_counter() - began_s)
-    return f"{verb} {ms:.0f} ms, NVML {nvml_bytes().get(pid, 0)}"
+    return f"{verb} {ms:.0f} ms, NVML {driver_bytes(pid)}"
 
 
 def other_memory(running: Node) -> str:
@@ -153,7 +157,7 @@ def refused(running: Node, memory: str) -> str:
 
 def of_torch(running: Node) -> str:
     """A training goes on after it."""
-    needs_module("torch")
+    needs_cuda_torch()
     training = Program(running.start("shim", python("transformer.py")))
     try:
         training.line()

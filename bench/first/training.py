@@ -10,9 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lacking import Lacking, needs_module
-from machine import GIB, node, nvml_bytes, python
+from lacking import needs_cuda_torch
+from machine import GIB, node, python
 
+from tests.gpu.nvml import driver_bytes
 from tests.support.programs import Program
 
 RESIDENT = ("bare", "shim", "gated", "bare", "shim")
@@ -23,11 +24,7 @@ END_S = 8.0
 
 
 def train(out: Path, limit_s: float) -> str:
-    needs_module("torch")
-    import torch
-
-    if torch.version.cuda is None:
-        raise Lacking("torch is a CPU build")
+    needs_cuda_torch()
     end = time.monotonic() + limit_s - END_S
     with node() as running:
         running.envs(30 * GIB)
@@ -36,15 +33,15 @@ def train(out: Path, limit_s: float) -> str:
             print([program.line(limit_s) for program in resident])
             rates = in_turns(resident, end)
             gpu = running.manager.status()["gpus"][0]
-            listed = nvml_bytes()
+            inside = [p.pid for p, kind in zip(resident, RESIDENT, strict=True) if kind != "bare"]
+            shown_bytes = sum(map(driver_bytes, inside))
         finally:
             for program in resident:
                 program.kill()
-    inside = [p.pid for p, kind in zip(resident, RESIDENT, strict=True) if kind != "bare"]
     print(rates)
     return (
         f"{differences(rates)}; bytes of the environments: ledger {gpu['memory_used_bytes']},"
-        f" NVML {sum(listed.get(pid, 0) for pid in inside)}"
+        f" NVML {shown_bytes}"
     )
 
 

@@ -58,8 +58,14 @@ def run(folder: Path, text: str, limit_s: float = 60) -> tuple[str, str]:
         ("import no_such_module", ("skipped", "no_such_module is not installed")),
         ("raise RuntimeError('it is wrong')", ("failed", "it is wrong")),
         ("raise KeyError('gpu')", ("failed", "KeyError: 'gpu'")),
-        ("import os; os._exit(3)", ("failed", "its process ended with 3; see log.txt")),
-        ("import os; os.abort()", ("failed", "its process ended with -6; see log.txt")),
+        (
+            "print('so far'); import os; os._exit(3)",
+            ("failed", "its process ended with 3; its last words: ===== answer so far"),
+        ),
+        (
+            "import os; os.abort()",
+            ("failed", "its process ended with -6; its last words: ===== answer"),
+        ),
     ],
 )
 def test_each_end_is_one_line(tmp_path: Path, body: str, expected: tuple[str, str]) -> None:
@@ -83,7 +89,8 @@ def processes_naming(word: str) -> list[int]:
 
 def test_after_its_limit_no_process_of_the_step_is_left(tmp_path: Path) -> None:
     """Also where it does not hear SIGTERM."""
-    assert run(tmp_path, STUBBORN, 1.0) == ("timeout", "it took more than 1 s; see log.txt")
+    state, line = run(tmp_path, STUBBORN, 1.0)
+    assert (state, line.split(";")[0]) == ("timeout", "it took more than 1 s")
     for process in processes_naming(str(tmp_path)):  # killed, and perhaps not gone yet
         assert select.select([process], [], [], WAIT_LIMIT_S)[0]
         os.close(process)

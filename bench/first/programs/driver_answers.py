@@ -72,12 +72,12 @@ CALLS: tuple[tuple[str, str, tuple[object, ...]], ...] = (
     ("context wait", "cuCtxSynchronize", ()),
     ("pool destroy 0", "cuMemPoolDestroy", (None,)),
     ("pool trim 0", "cuMemPoolTrimTo", (None, Size(0))),
+    ("copy of 0 bytes", "cuMemcpyDtoH_v2", (None, Address(0), Size(0))),
+    ("set 0 bytes", "cuMemsetD8_v2", (Address(0), 0, Size(0))),
     ("checkpoint state of 1", "cuCheckpointProcessGetState", (1, NUMBER)),
     ("checkpoint state of 0", "cuCheckpointProcessGetState", (0, NUMBER)),
     ("checkpoint state of itself", "cuCheckpointProcessGetState", (OWN, NUMBER)),
     ("checkpoint restore of itself", "cuCheckpointProcessRestore", (OWN, None)),
-    ("copy of 0 bytes", "cuMemcpyDtoH_v2", (None, Address(0), Size(0))),
-    ("set 0 bytes", "cuMemsetD8_v2", (Address(0), 0, Size(0))),
 )  # fmt: skip
 """A title, the function, its arguments."""
 
