@@ -3,8 +3,8 @@
     python bench/first [--out DIR] [--seconds N] [--only A,B] [--wheels DIR] [--simulate NODE]
 
 Writes details to at most eight files in DIR and prints a table last. Needs Python alone; a step
-names what it lacks. Changes nothing of the machine and no setting of the GPU. docs/real-gpu.md says
-what to take along.
+names what it lacks. Changes nothing of the machine and no setting of the GPU.
+docs/inside/real-gpu.md says what to take along.
 
 Standard library only: a bare machine has nothing else.
 """
@@ -49,7 +49,9 @@ def main() -> int:
         print(driver.line(), flush=True)
         outcomes = run_all(options, out, driver, environ)
     print(table(outcomes, driver), flush=True)
-    return int(any(outcome.state in ("failed", "timeout") for outcome in outcomes.values()))
+    return int(
+        any(outcome.state in ("failed", "timeout", "interrupted") for outcome in outcomes.values())
+    )
 
 
 def parse() -> argparse.Namespace:

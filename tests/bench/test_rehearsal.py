@@ -24,7 +24,7 @@ __all__ = ["bare_python", "driver"]
 pytestmark = pytest.mark.slow
 MOST_FILES = 8
 LACKING = ("pyzmq", "cffi", "pycparser")
-"""Brought along as wheels (docs/real-gpu.md)."""
+"""Brought along as wheels (docs/inside/real-gpu.md)."""
 PRESENT = (
     *("click", "psutil", "nvidia-ml-py"),
     *("pytest", "pluggy", "iniconfig", "packaging", "pygments"),
