@@ -43,7 +43,10 @@ def main() -> int:
         environ = dict(os.environ)
         add_wheels(environ, options.wheels, Path(temporary) / "wheels")
         if options.simulate is not None:
-            make_simulated(Path(temporary) / "node", options.simulate, environ)
+            try:
+                make_simulated(Path(temporary) / "node", options.simulate, environ)
+            except RuntimeError as error:
+                sys.exit(str(error))
         print(build_outputs(environ), flush=True)
         driver = find_driver(environ)
         print(driver.line(), flush=True)

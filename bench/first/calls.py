@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lacking import compiler
-from machine import GIB, KINDS, ROOT, Node, node
+from machine import GIB, ROOT, Node, node
 
 SOURCE = ROOT / "bench" / "programs" / "shim_calls.c"
 BATCHES, TURNS = 9, 2
@@ -42,21 +42,25 @@ ROWS = (
 
 def calls(out: Path, limit_s: float) -> str:
     cc = compiler()
-    with tempfile.TemporaryDirectory(prefix="nmf", dir="/tmp") as folder, node() as running:
+    with (
+        tempfile.TemporaryDirectory(prefix="nmf", dir="/tmp") as folder,
+        node(bare_suffices=True) as running,
+    ):
         program = Path(folder) / "shim_calls"
         subprocess.run(
             [cc, "-O2", str(SOURCE), "-o", str(program), "-ldl", "-lpthread"], check=True
         )
         running.envs(20 * GIB)
-        rows = [measured(running, program, row) for row in ROWS]
-    return "ns bare, more by shim, more gated: " + "; ".join(rows)
+        rows = "; ".join(measured(running, program, row) for row in ROWS)
+        return f"ns bare, more by shim, more gated: {rows}{running.bare_alone()}"
 
 
 def measured(running: Node, program: Path, row: Row) -> str:
     """The kinds take turns, so that a change of the clock's speed meets all."""
-    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    kinds = running.kinds()
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
     for turn in range(TURNS):
-        for kind in KINDS if turn % 2 == 0 else reversed(KINDS):
+        for kind in kinds if turn % 2 == 0 else reversed(kinds):
             process = running.start(kind, [program, row.operation, row.live, row.calls, BATCHES])
             printed, _ = process.communicate("go\n", timeout=RUN_S)
             if process.returncode:
@@ -64,5 +68,5 @@ def measured(running: Node, program: Path, row: Row) -> str:
             found[kind] += map(float, printed.split()[1:])
     print(row, found)
     medians = {kind: statistics.median(each) for kind, each in found.items()}
-    more = [f"{medians[kind] - medians['bare']:+.0f}" for kind in KINDS[1:]]
+    more = [f"{medians[kind] - medians['bare']:+.0f}" for kind in kinds[1:]]
     return f"{row.title()} {medians['bare']:.0f} {' '.join(more)}"

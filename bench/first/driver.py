@@ -6,21 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-from machine import GIB, KINDS, node, per_kind, python
+from machine import GIB, node, per_kind, python
 
 ROUNDS = 3
 FIRST_CALLS = ("cuInit", "retain")
 
 
 def driver(out: Path, limit_s: float) -> str:
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
-    with node() as running:
+    with node(bare_suffices=True) as running:
+        found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in running.kinds()}
         running.envs(8 * GIB)
         for _ in range(ROUNDS):
-            for kind in KINDS:
+            for kind in found:
                 printed = running.output(kind, python("driver_facts.py"))
                 found[kind].append(json.loads(printed.splitlines()[-1]))
-    return line(found)
+        return line(found) + running.bare_alone()
 
 
 def line(found: dict[str, list[dict[str, Any]]]) -> str:
@@ -45,13 +45,13 @@ def line(found: dict[str, list[dict[str, Any]]]) -> str:
     }
     codes_without = {kind: rows[-1]["without_context"] for kind, rows in found.items()}
     return (
-        f"cuInit {times['cuInit']} ms, retain {times['retain']} ms (bare/shim/gated);"
+        f"cuInit {times['cuInit']} ms, retain {times['retain']} ms ({'/'.join(found)});"
         f" a context {bare['context']}; bytes taken {bare['taken']};"
         f" us of kernels by nominal us {kernels};"
         f" cuEventElapsedTime without a context {elapsed(codes_without)};"
-        f" memory seen in 8 GiB {found['shim'][-1]['total']}; CUDA {bare['version']}"
+        f" memory seen in 8 GiB {found.get('shim', [{}])[-1].get('total')}; CUDA {bare['version']}"
     )
 
 
 def elapsed(codes: dict[str, dict[str, Any]]) -> str:
-    return "/".join(str(codes[kind]["cuEventElapsedTime"]) for kind in KINDS)
+    return "/".join(str(codes[kind]["cuEventElapsedTime"]) for kind in codes)

@@ -58,7 +58,7 @@ def find_driver(environ: dict[str, str]) -> Driver:
 
 
 def make_simulated(folder: Path, node: str, environ: dict[str, str]) -> None:
-    """A simulated node, found by LD_LIBRARY_PATH like a driver."""
+    """A simulated node, found by LD_LIBRARY_PATH like a driver. Raises RuntimeError, one line."""
     code = (
         "import sys; from pathlib import Path; from nodemgr import simulator;"
         " simulator.create_of(Path(sys.argv[1]), simulator.parse_gpus(sys.argv[2])).close()"
@@ -69,7 +69,7 @@ def make_simulated(folder: Path, node: str, environ: dict[str, str]) -> None:
     )  # fmt: skip
     if made.returncode:
         last = (made.stderr.strip().splitlines() or ["no reason was given"])[-1]
-        raise SystemExit(f"there is no simulated node: {last}")
+        raise RuntimeError(f"there is no simulated node: {last}")
     environ["LD_LIBRARY_PATH"] = _path_with(folder, environ)
 
 

@@ -13,8 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from lacking import Lacking, needs_module
+
+if TYPE_CHECKING:
+    from tests.support.manager import Manager
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
@@ -29,26 +33,26 @@ LOGGED_CHARACTERS = 8_000
 
 
 class Node:
-    """A running manager and the surroundings of programs, by kind: bare or an env's name."""
+    """A manager, if any runs, and the surroundings of programs by kind: bare or an env's name."""
 
-    def __init__(self) -> None:
-        """Raises Lacking, AssertionError with the manager's words."""
-        for name in ("zmq", "_cffi_backend", "psutil", "pynvml", "click"):
-            needs_module(name)
-        try:
-            import nodemgr._native  # noqa: F401
-        except ImportError as error:
-            raise Lacking(
-                f"the product is not built here ({error}): python -m csrc.build"
-            ) from None
-        from tests.support.manager import Manager
+    def __init__(self, running: Manager | None, reason: str = "") -> None:
+        """`reason`: why there is no manager."""
+        self._running, self._reason = running, reason
 
-        self.manager = Manager(simulate=None, environment=RESERVE)
-        try:
-            self.manager.start()
-        except BaseException:
-            self.manager.close()
-            raise
+    @property
+    def manager(self) -> Manager:
+        """Raises Lacking."""
+        if self._running is None:
+            raise Lacking(self._reason)
+        return self._running
+
+    def kinds(self) -> tuple[str, ...]:
+        """Of programs that can run here."""
+        return KINDS if self._running is not None else KINDS[:1]
+
+    def bare_alone(self) -> str:
+        """The end of a line without figures of environments, with the reason."""
+        return f"; bare alone: {self._reason}" if self._reason else ""
 
     def total_bytes(self) -> int:
         """Of the first GPU."""
@@ -57,8 +61,10 @@ class Node:
     def envs(self, memory_bytes: int) -> None:
         """`shim` without a share, `gated` with one of 100 %.
 
-        Each has so much memory, at most a third of the GPU's.
+        Each has so much memory, at most a third of the GPU's. Without a manager there is none.
         """
+        if self._running is None:
+            return
         memory_bytes = min(memory_bytes, self.total_bytes() // 3)
         for env, more in ENVS.items():
             self.manager.quota(env, 1, memory_bytes=memory_bytes, **more)
@@ -124,15 +130,42 @@ def output(
     return found.stdout
 
 
-@contextmanager
-def node() -> Iterator[Node]:
-    """Ended with the context, and the manager's words go to the log."""
-    running = Node()
+def started_manager() -> Manager:
+    """On this machine's GPU. Raises Lacking, AssertionError with the manager's words."""
+    for name in ("zmq", "_cffi_backend", "psutil", "pynvml", "click"):
+        needs_module(name)
     try:
-        yield running
+        import nodemgr._native  # noqa: F401
+    except ImportError as error:
+        raise Lacking(f"the product is not built here ({error}): python -m csrc.build") from None
+    from tests.support.manager import Manager
+
+    manager = Manager(simulate=None, environment=RESERVE)
+    try:
+        return manager.start()
+    except BaseException:
+        manager.close()
+        raise
+
+
+@contextmanager
+def node(*, bare_suffices: bool = False) -> Iterator[Node]:
+    """Ended with the context, and the manager's words go to the log.
+
+    `bare_suffices`: where the machine lacks what a manager needs, bare programs run.
+    """
+    try:
+        manager = started_manager()
+    except Lacking as lacking:
+        if not bare_suffices:
+            raise
+        yield Node(None, str(lacking))
+        return
+    try:
+        yield Node(manager)
     finally:
-        print(running.manager.log)
-        running.manager.close()
+        print(manager.log)
+        manager.close()
 
 
 def python(program: str, *words: object) -> list[object]:
@@ -141,5 +174,5 @@ def python(program: str, *words: object) -> list[object]:
 
 
 def per_kind(figures: Mapping[str, Sequence[float]], form: str = ".0f") -> str:
-    """Medians in the order bare/shim/gated."""
-    return "/".join(format(statistics.median(figures[kind]), form) for kind in KINDS)
+    """Medians in the order of the kinds: bare/shim/gated."""
+    return "/".join(format(statistics.median(each), form) for each in figures.values())

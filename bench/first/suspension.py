@@ -19,7 +19,6 @@ from lacking import Lacking, needs_cuda_torch
 from machine import GIB, MIB, Node, node, python
 
 from tests.gpu.keeper import KEEPER, answer, ask
-from tests.gpu.nvml import driver_bytes
 from tests.support.programs import Program
 
 STATES = {0: "running", 1: "locked", 2: "checkpointed", 3: "failed"}
@@ -57,7 +56,7 @@ class SingleCalls:
 
 
 def suspend(out: Path, limit_s: float) -> str:
-    with node() as running:
+    with node(bare_suffices=True) as running:
         running.envs(20 * GIB)
         parts: tuple[Callable[[Node], str], ...] = (singly, by_order, other_memory, of_torch)
         line = "; ".join(part_of(part, running) for part in parts)
@@ -71,7 +70,7 @@ def part_of(part: Callable[[Node], str], running: Node) -> str:
     try:
         return part(running)
     except Lacking as lacking:
-        return str(lacking)
+        return f"{part.__name__}: {lacking}"
     except Exception as error:
         return f"{part.__name__} {FAILED}: {type(error).__name__}: {error}"
 
@@ -83,6 +82,16 @@ def keeper(running: Node, kind: str, memory: str, size_bytes: int) -> subprocess
         process.kill()
         raise RuntimeError(f"the keeper of {memory} has {codes or 'no word'}")
     return process
+
+
+def shown(pid: int) -> str:
+    """NVML's bytes of a process."""
+    try:
+        from tests.gpu.nvml import driver_bytes
+
+        return f"NVML {driver_bytes(pid)}"
+    except ModuleNotFoundError:
+        return "NVML not asked"
 
 
 def bytes_of(process: subprocess.Popen[str]) -> str:
@@ -97,9 +106,9 @@ def singly(running: Node) -> str:
     """On a bare process."""
     process = keeper(running, "bare", "cuMemAlloc_v2", SIZE_BYTES)
     try:
-        calls, before = SingleCalls(process.pid), driver_bytes(process.pid)
+        calls, before = SingleCalls(process.pid), shown(process.pid)
         said = [f"1 GiB, {calls.state()}", calls.call("Lock"), calls.call("Checkpoint")]
-        said += [f"{calls.state()}, NVML {driver_bytes(process.pid)} before {before}"]
+        said += [f"{calls.state()}, {shown(process.pid)}, before {before}"]
         said += [calls.call("Restore"), calls.call("Unlock"), calls.state()]
         return ", ".join([*said, f"bytes {bytes_of(process)}"])
     finally:
@@ -110,9 +119,9 @@ def by_order(running: Node) -> str:
     """Of an environment's process, twice."""
     process = keeper(running, "shim", "cuMemAlloc_v2", SIZE_BYTES)
     try:
-        before = driver_bytes(process.pid)
+        before = shown(process.pid)
         said = [order(running, verb, process.pid) for verb in ("task_suspend", "task_resume") * 2]
-        after = driver_bytes(process.pid)
+        after = shown(process.pid)
         return f"by the manager {', '.join(said)}, bytes {bytes_of(process)}, {before} to {after}"
     finally:
         process.kill()
@@ -130,7 +139,7 @@ def order(running: Node, verb: str, pid: int) -> str:
     except ControlError as error:
         return f"{verb} refused: {error}"
     ms = 1e3 * (time.perf_counter() - began_s)
-    return f"{verb} {ms:.0f} ms, NVML {driver_bytes(pid)}"
+    return f"{verb} {ms:.0f} ms, {shown(pid)}"
 
 
 def other_memory(running: Node) -> str:

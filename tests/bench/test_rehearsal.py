@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.test_first import bare_python, driver, results
+from tests.bench.test_first import bare_python, driver, first, results
 from tests.support.manager import ROOT
 
 __all__ = ["bare_python", "driver"]
@@ -121,3 +121,19 @@ def test_the_processes_of_a_manager_run_with_packages_by_a_pth_file(
     assert {row["state"] for row in found.values()} == {"ok"}, found
     assert "by the manager task_suspend " in found["suspend"]["line"]
     assert found["demo"]["line"] == "(simulator) All of it happened."
+
+
+def test_steps_of_libcuda_alone_run_bare_where_a_manager_cannot(
+    tmp_path: Path, driver: str, bare_python: Path
+) -> None:
+    ended = first(
+        "--out", tmp_path / "out", "--only", "driver,suspend,answers",
+        python=str(bare_python), LD_LIBRARY_PATH=driver, PYTHONPATH="",
+    )  # fmt: skip
+    assert (ended.returncode, "Traceback" in ended.stdout + ended.stderr) == (0, False)
+    found = {step: row["line"] for step, row in results(tmp_path / "out").items()}
+    assert re.match(r"\(simulator\) cuInit [0-9]+ ms, retain [0-9]+ ms \(bare\)", found["driver"])
+    assert found["driver"].endswith("; bare alone: zmq is not installed")
+    assert "Checkpoint 0 in" in found["suspend"]
+    assert "by_order: zmq is not installed" in found["suspend"]
+    assert "153 codes: simulator differs in 0" in found["answers"]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
-from tests.support.manager import Manager
+if TYPE_CHECKING:
+    from tests.support.manager import Manager
 
 MIB = 2**20
 
