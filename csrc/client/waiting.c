@@ -9,7 +9,9 @@
 #include "client/session.h"
 
 enum { POLL_MS = 500 }; /* the time in the line goes on */
-#define LOG_PERIOD_NS (60 * NM_SECOND) /* where stderr is a log: between two lines at least */
+#ifndef NM_LOG_PERIOD_S /* where stderr is a log: between two lines at least */
+#define NM_LOG_PERIOD_S 60
+#endif
 
 struct elapsed { char text[32]; };
 
@@ -31,7 +33,7 @@ static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t *
     snprintf(clock, sizeof clock, " (%s)", elapsed_since(since_ns).text);
     bool over = nm_say_terminal(), whole = over && nm_say_fits(line, clock);
     bool due = whole || (strcmp(line, shown) != 0 &&
-                         (*shown_ns == 0 || nm_now_ns() - *shown_ns >= LOG_PERIOD_NS));
+                         (*shown_ns == 0 || nm_now_ns() - *shown_ns >= NM_LOG_PERIOD_S * NM_SECOND));
     if (due && !whole) {
         if (over)
             nm_say_over("", "");

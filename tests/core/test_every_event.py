@@ -25,7 +25,7 @@ from nodemgr.core.sharing import preemption as made_to_go
 from nodemgr.core.state import accounting, compute
 from nodemgr.core.state.draft import Draft
 from tests.core.every_event import EXEMPT_MS, RULES, Everything, Rule
-from tests.support.examples import examples
+from tests.support.examples import examples, fresh_seed
 
 STEPS = 120
 HINDRANCES = (
@@ -214,8 +214,18 @@ def test_walks_in_which_two_classes_contend() -> None:
     assert PREEMPTED["first"] > 2, "walks that preempt nothing show nothing"
 
 
-@pytest.mark.parametrize("seed", range(examples(20)))
+@pytest.mark.parametrize("seed", [*range(examples(5)), fresh_seed()])
 def test_a_walk(seed: int) -> None:
+    ends_well(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(examples(5), examples(40)))
+def test_another_walk(seed: int) -> None:
+    ends_well(seed)
+
+
+def ends_well(seed: int) -> None:
     """At its end all hindrances go: each entry is served, each task taken is given back."""
     walked = walk(seed)
     walked.clear()

@@ -360,7 +360,7 @@ class Jobs(RuleBasedStateMachine):
 
 TestJobs = Jobs.TestCase
 TestJobs.settings = settings(
-    max_examples=examples(25),
+    max_examples=examples(12),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

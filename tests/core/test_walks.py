@@ -12,7 +12,7 @@ import pytest
 
 from tests.core.test_machine import ENVS, Core
 from tests.core.walks import Rule, walk
-from tests.support.examples import examples
+from tests.support.examples import examples, fresh_seed
 
 SEEDS = examples(80)
 
@@ -87,8 +87,14 @@ RULES: tuple[Rule[Core], ...] = (
 )
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", [*range(examples(10)), fresh_seed()])
 def test_a_walk(seed: int) -> None:
+    walk(Core(), RULES, Core.settled, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(examples(10), SEEDS))
+def test_another_walk(seed: int) -> None:
     walk(Core(), RULES, Core.settled, seed)
 
 

@@ -12,7 +12,7 @@ from tests.node.programs import said
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import HOLD, Manager
 
-GIB = 2**30
+MIB = 2**20
 FAULTS = ("internal fault", "Traceback", "set aside")
 UNTIL_END = "read line < "
 """Of a job's script: it ends when a line comes into the pipe behind this."""
@@ -47,15 +47,15 @@ class Driver:
         assert rc is None or ended.returncode == rc, f"{words}: {ended.returncode}\n{text}"
         return text
 
-    def holds(self, env: str, *options: str, gib: float = 1) -> subprocess.Popen[str]:
+    def holds(self, env: str, *options: str, mib: int = 128) -> subprocess.Popen[str]:
         """A program that has a lease and memory."""
-        program = self.asks(env, *options, gib=gib)
+        program = self.asks(env, *options, mib=mib)
         assert said(program)["error"] is None
         return program
 
-    def asks(self, env: str, *options: str, gib: float = 1) -> subprocess.Popen[str]:
+    def asks(self, env: str, *options: str, mib: int = 128) -> subprocess.Popen[str]:
         """A program that asks and may wait."""
-        size = str(int(gib * GIB))
+        size = str(mib * MIB)
         program = self.manager.hold(env, "-b", size, *options, NODEMGR_GPUS="1")
         self.programs.append(program)
         return program
@@ -80,7 +80,7 @@ class Driver:
 
     def submits_holder(self, env: str, *options: str) -> tuple[str, str]:
         """A job that holds memory on its GPU until it is ended; its name, and its task's."""
-        job = self.submits(env, *options, script=f"exec {HOLD} -b {GIB} 0<>{self.gate}")
+        job = self.submits(env, *options, script=f"exec {HOLD} -b {128 * MIB} 0<>{self.gate}")
         return job, self.task_of(job)
 
     def task_of(self, job: str) -> str:

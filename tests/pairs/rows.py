@@ -37,10 +37,10 @@ def a_task_comes_back_to_a_drained_gpu_beside_a_wide_job(node: Driver) -> None:
 
 @pair("suspension", "restart")
 def a_suspended_task_and_its_wait_outlive_the_manager(node: Driver) -> None:
-    node.holds("alice", gib=7)
+    node.holds("alice", mib=896)
     node.says("suspend", "t1")
     for _ in range(2):
-        node.holds("bob", gib=7)
+        node.holds("bob", mib=896)
     node.says("resume", "t1")
     assert "bob/t" in node.line("r1")
     node.manager.restart()
@@ -67,7 +67,7 @@ def best_effort_leaves_for_memory_and_comes_back(node: Driver) -> None:
         node.says("quota", "set", env, "--class", "latency-sensitive", "--compute", "100%")
     best = ("--class", "best-effort", "--compute", "50%", "--gpus", "2")
     _, task = node.submits_holder("alice", *best)
-    urgent = node.submits("bob", "--gpus", "1", "--memory", "4GiB", "--compute", "50%")
+    urgent = node.submits("bob", "--gpus", "1", "--memory", "512MiB", "--compute", "50%")
     node.events.expect("task.suspended", task=task)
     node.starts(urgent)
     node.says("queue", "withdraw", urgent)

@@ -35,6 +35,6 @@ def test_each_feature_has_a_row() -> None:
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=map(" x ".join, ROWS))
 def test_a_pair(row: Row, make_manager: Callable[..., Manager]) -> None:
-    node = Driver(make_manager(simulate="2x8GiB"))
+    node = Driver(make_manager(simulate="2x1GiB"))
     row(node)
     node.is_sound()

@@ -24,13 +24,13 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("queue", "withdraw", JOB), ("queue", "withdraw", JOB), ("queue",), ("status",), ("history",),
     ("quota", "set", "alice", "--gpus", "1"), ("quota", "set", "alice", "--gpus", "2"),
     ("quota", "set", "bob", "--class", "latency-sensitive", "--compute", "100%"),
-    ("quota", "set", "bob", "--compute", "none"), ("quota", "set", "bob", "--memory", "8GiB"),
+    ("quota", "set", "bob", "--compute", "none"), ("quota", "set", "bob", "--memory", "1GiB"),
     ("quota", "set", "alice", "--idle", "10min", "--when-idle", "suspend"),
 )  # fmt: skip
 OPTIONS: tuple[tuple[str, ...], ...] = (
     (), ("--gpus", "1"), ("--gpus", "2"), ("--gpus", "1-2"), ("--gpus", "0"), ("--hold",),
     ("--time", "1h", "--gpus", "1"), ("--array", "0-2", "--gpus", "1"), ("--priority", "low"),
-    ("--memory", "1GiB", "--gpus", "1"),
+    ("--memory", "128MiB", "--gpus", "1"),
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def orders(node: Driver, dice: random.Random) -> None:
     """One order, or one more program or job. A refusal is an answer."""
     kind = dice.random()
     if kind < 0.15:
-        node.asks(dice.choice(ENVS), gib=dice.choice((1, 6)))
+        node.asks(dice.choice(ENVS), mib=dice.choice((128, 768)))
     elif kind < 0.35:
         held = ("--", "/bin/sh", "-c", f"read line < {node.gate}")
         node.says("submit", "--env", dice.choice(ENVS), *dice.choice(OPTIONS), *held, rc=None)
@@ -57,7 +57,7 @@ def orders(node: Driver, dice: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(examples(2)))
 def test_a_walk_of_orders(seed: int, make_manager: Callable[..., Manager]) -> None:
-    node, dice = Driver(make_manager(simulate="2x8GiB")), random.Random(seed)
+    node, dice = Driver(make_manager(simulate="2x1GiB")), random.Random(seed)
     for number in range(ORDERS):
         orders(node, dice)
         if number % 40 == 39:

@@ -6,7 +6,9 @@ multiplies them all (tests/deep.py).
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 
 VARIABLE = "NODEMGR_EXAMPLES"
 TIMES = int(os.environ.get(VARIABLE, "1"))
@@ -15,6 +17,12 @@ TIMES = int(os.environ.get(VARIABLE, "1"))
 def examples(usual: int) -> int:
     """The number for this run, where `usual` is the number for a run of the whole suite."""
     return usual * TIMES
+
+
+def fresh_seed() -> int:
+    """Another seed in each run, and one for all workers of the run. The test's id shows it."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex()
+    return int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "big")
 
 
 LONG_PAST = min(1_000_000, examples(100_000))

@@ -36,7 +36,7 @@ def test_every_stored_table_has_its_kind() -> None:
 
 @pytest.mark.parametrize("kind", encoding.KINDS)
 @given(data=st.data())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_whatever_a_row_holds_comes_back_through_json(kind: str, data: st.DataObject) -> None:
     value = data.draw(values(encoding.KINDS[kind]))
     assert encoding.decode(kind, encoding.encode(kind, value)) == value

@@ -360,7 +360,7 @@ class Queues(RuleBasedStateMachine):
 
 
 TestQueues = Queues.TestCase
-TestQueues.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)
+TestQueues.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 @settings(deadline=None, max_examples=examples(60))

@@ -66,7 +66,7 @@ TIMES = st.lists(st.integers(0, 20 * MINUTE_NS), min_size=1, max_size=30)
 
 
 @given(times=TIMES, data=st.data())
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_reading_counts_once_in_the_minute_that_was_open(
     times: list[int], data: st.DataObject
 ) -> None:
