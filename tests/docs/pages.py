@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SHELL = "sh"
-LANGUAGES = {SHELL, "c", "mermaid", "python", "text", "yaml"}
+LANGUAGES = {SHELL, "c", "mermaid", "pycon", "python", "text", "yaml"}
 BLOCK = re.compile(
     r"^(?P<comments>(?:<!--.*?-->\n)*) *```(?P<language>\w*)\n(?P<body>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
