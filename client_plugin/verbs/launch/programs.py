@@ -114,6 +114,7 @@ def joins_server(command: Sequence[str]) -> bool:
         return False
     path = os.path.join(os.environ.get("TMUX_TMPDIR") or "/tmp", f"tmux-{os.geteuid()}", "default")
     with socket.socket(socket.AF_UNIX) as server:
+        server.setblocking(False)  # any user can make that path in /tmp, and accept nothing there
         return server.connect_ex(path) == 0
 
 

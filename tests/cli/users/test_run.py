@@ -5,6 +5,7 @@ The verb's process becomes the command.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -217,6 +218,25 @@ def test_a_server_that_runs_outside_is_noticed(
         server.bind(str(short_directory / f"tmux-{os.geteuid()}" / "default"))
         server.listen()
         assert programs.joins_server(command) is joins
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_accepts_nobody_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, short_directory: Path
+) -> None:
+    """In /tmp any user can make one in another user's name."""
+    monkeypatch.setenv("TMUX_TMPDIR", str(short_directory))
+    path = short_directory / f"tmux-{os.geteuid()}" / "default"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as server, contextlib.ExitStack() as waiting:
+        server.bind(str(path))
+        server.listen(0)
+        before = 0
+        while before == 0:
+            client = waiting.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            before = client.connect_ex(str(path))
+        assert not programs.joins_server(["tmux"])
 
 
 @pytest.mark.parametrize(
