@@ -119,7 +119,7 @@ int nodemgr_release(void)
 {
     nm_enter();
     if (nm_session.state == NODEMGR_HELD) {
-        atomic_store(&nm_held_lease, NULL);
+        nm_hold_lease(NULL);
         nm_want(NM_RELEASE, nm_fresh_rid());
         nm_become_final(NM_EVENT_RELEASED, "");
         nm_await_answer(NM_RELEASE, ANSWER_NS);

@@ -98,6 +98,14 @@ static inline const struct nm_lease *nm_client_lease(void)
     const struct nm_lease *lease = atomic_load_explicit(&nm_held_lease, memory_order_acquire);
     return lease != NULL && !nm_forked() ? lease : NULL;
 }
+/* The word in which the ledger says that the driver may hold the calls of this process (enum
+   nm_hold). Without a lease it is a zero of this process. */
+NM_LOCAL extern const _Atomic uint32_t *_Atomic nm_hold_word;
+static inline __attribute__((always_inline)) enum nm_hold nm_hold(void)
+{
+    const _Atomic uint32_t *word = atomic_load_explicit(&nm_hold_word, memory_order_relaxed);
+    return (enum nm_hold)atomic_load_explicit(word, memory_order_acquire);
+}
 /* held or no longer held; NULL: this process never had one */
 const struct nm_lease *nm_client_latest_lease(void);
 /* Whether the launches of this process pass the gate (client.conf, gate=1). The first call

@@ -221,7 +221,7 @@ static void put_lease(const struct grant *grant, const struct nm_ledger *ledger,
     bool moves = again && before != NULL && !is_same_place(before, lease);
     if (moves)
         copy_bytes(before, lease, copied_bytes);
-    atomic_store(&nm_held_lease, lease);
+    nm_hold_lease(lease);
     if (moves)
         take_away(before, lease, copied_bytes);
 }
@@ -299,7 +299,7 @@ void nm_become_lost(const char *reason)
     if (lease != NULL && !nm_is_in_ledger(lease))
         nm_ledger_set_slot(&nm_session.private_ledger, lease->slot, lease->generation,
                            NM_SLOT_FENCED);
-    atomic_store(&nm_held_lease, NULL);
+    nm_hold_lease(NULL);
     nm_copy(nm_session.fence_reason, sizeof nm_session.fence_reason, reason);
     nm_become_final(NM_EVENT_FENCED, reason);
     nm_tell_lost();

@@ -22,14 +22,23 @@ struct nm_session nm_session = {
 };
 
 _Atomic(const struct nm_lease *) nm_held_lease;
+static const _Atomic uint32_t no_hold;
+const _Atomic uint32_t *_Atomic nm_hold_word = &no_hold;
 static _Atomic bool prepared;
+
+void nm_hold_lease(const struct nm_lease *lease)
+{
+    atomic_store(&nm_held_lease, lease);
+    atomic_store(&nm_hold_word,
+                 lease != NULL ? &lease->ledger.limits->slot_hold[lease->slot] : &no_hold);
+}
 
 /* A child has its parent's memory, but not its threads or its lease. Its descriptors are closed
    and not shut down, since the parent uses them. */
 static void become_child(void)
 {
     uint32_t number = nm_session.lease_number, next = nm_session.lease_next;
-    atomic_store(&nm_held_lease, NULL);
+    nm_hold_lease(NULL);
     nm_channel_close(&nm_session.channel);
     struct nm_ledger ledger = nm_session.ledger;
     struct nm_file_id limits_id = nm_session.limits_id, usage_id = nm_session.usage_id;

@@ -161,6 +161,10 @@ const struct nm_lease *nm_lease_numbered(uint32_t number);
 /* in the environment's ledger, which the manager reads; not in a private one */
 bool nm_is_in_ledger(const struct nm_lease *lease);
 
+/* -- session.c, too -- */
+/* Publishes the lease and its hold word; NULL: none is held. */
+void nm_hold_lease(const struct nm_lease *lease);
+
 /* -- launch_files.c -- */
 bool nm_is_gated(void); /* nm_client_gated, with the lock */
 /* Maps the files of a GPU's gate, unless they are mapped already. Takes neither descriptor. */

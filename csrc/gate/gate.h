@@ -26,9 +26,7 @@ enum nm_launch_state {
     NM_LAUNCH_CLOSED = 2,    /* launches wait; they pass 2 s after the manager's last beat */
     NM_LAUNCH_PAUSED = 3,    /* as closed, until the use beyond the share is paid back */
     NM_LAUNCH_SUSPENDED = 4, /* launches wait for the resumption, also without a manager */
-    NM_LAUNCH_FENCED = 5,    /* launches are refused: the process has another page, or no lease */
-    NM_LAUNCH_AWAY = 0x104   /* suspended, and out: all its work is done. Its lower byte is the state
-                                of clients before this one */
+    NM_LAUNCH_FENCED = 5     /* launches are refused: the process has another page, or no lease */
 };
 
 enum nm_launch_class {
@@ -66,7 +64,7 @@ struct nm_launch_use {
 };
 /* cffi: end */
 
-/* word: generation << 48 | state << 16 (16 bits) | class << 8 | share. group is written before it. */
+/* word: generation << 48 | state << 16 | class << 8 | share. group is written before it. */
 struct nm_shares_row {
     _Atomic uint64_t word, group;
 };

@@ -135,8 +135,7 @@ int nm_launch_gate_map_client(struct nm_launch_gate *gate, int shares_fd, int tu
 static bool is_valid(const struct nm_launch_slot *slot)
 {
     return slot->share <= 100 && slot->klass <= NM_LAUNCH_BEST_EFFORT &&
-           ((slot->state > NM_LAUNCH_FREE && slot->state <= NM_LAUNCH_FENCED) ||
-            slot->state == NM_LAUNCH_AWAY);
+           slot->state > NM_LAUNCH_FREE && slot->state <= NM_LAUNCH_FENCED;
 }
 
 static struct nm_launch_slot read_row(const struct nm_shares *shares, uint32_t number)
@@ -146,7 +145,7 @@ static struct nm_launch_slot read_row(const struct nm_shares *shares, uint32_t n
         .generation = (uint32_t)(word >> NM_LAUNCH_GENERATION_SHIFT),
         .share = (uint32_t)(word & 0xff),
         .klass = (uint32_t)(word >> NM_LAUNCH_CLASS_SHIFT & 0xff),
-        .state = (uint32_t)(word >> NM_LAUNCH_STATE_SHIFT & 0xffff),
+        .state = (uint32_t)(word >> NM_LAUNCH_STATE_SHIFT & 0xff),
         .group = atomic_load_explicit(&shares->row[number].group, memory_order_relaxed),
     };
 }

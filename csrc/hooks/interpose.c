@@ -19,44 +19,54 @@
 struct row {
     const char *name, *base;
     uint32_t name_length, base_length;
-    void *hook, *exported;
+    void *hook, *plain, *exported; /* plain: in a process whose launches pass no gate; NULL: hook */
     int since;
     enum nm_stream stream;
     enum nm_library library;
-    bool of_launches; /* only in a process whose launches pass the gate */
 };
 
-/* nm_way_NAME: the hook behind what the column `away` asks of a suspended process. */
-#define NM_WAY_BACK(name, types)                                                         \
-    static int nm_way_##name(NM_PARAMETERS(types))                                       \
+/* nm_way_NAME: the hook, nm_plain_NAME: the driver's function, each behind what the column `away`
+   asks of a suspended process. Of any other process they ask one word, and jump: what is rare has a
+   function of its own, which saves the arguments. */
+#define NM_RARE static __attribute__((noinline, cold)) int
+#define NM_WAY_BACK(way, call, name, types)                                              \
+    NM_RARE way##name##_rare(NM_PARAMETERS(types))                                       \
     {                                                                                    \
         int result = nm_away_back();                                                     \
-        return result != NM_CUDA_SUCCESS ? result : nm_hook_##name(NM_ARGUMENTS(types)); \
+        return result != NM_CUDA_SUCCESS ? result : call##name(NM_ARGUMENTS(types));     \
+    }                                                                                    \
+    NM_WAY(way, call, name, types)
+#define NM_WAY(way, call, name, types)                                                    \
+    static int way##name(NM_PARAMETERS(types))                                           \
+    {                                                                                    \
+        return __builtin_expect(nm_is_away(), 0) ? way##name##_rare(NM_ARGUMENTS(types)) \
+                                                 : call##name(NM_ARGUMENTS(types));      \
     }
-#define NM_WAY_DONE(name, types)                                                  \
-    static int nm_way_##name(NM_PARAMETERS(types))                                \
-    {                                                                             \
-        int result;                                                               \
-        return nm_away_done(&result) ? result : nm_hook_##name(NM_ARGUMENTS(types)); \
+#define NM_WAY_DONE(way, call, name, types)                                              \
+    NM_RARE way##name##_rare(NM_PARAMETERS(types))                                       \
+    {                                                                                    \
+        int result;                                                                      \
+        return nm_away_done(&result) ? result : call##name(NM_ARGUMENTS(types));         \
+    }                                                                                    \
+    NM_WAY(way, call, name, types)
+#define NM_WAY_LATER(way, call, name, types)                                             \
+    static int way##name##_later(const uint64_t *words)                                  \
+    {                                                                                    \
+        return call##name(NM_FROM_WORDS(types));                                         \
+    }                                                                                    \
+    NM_RARE way##name##_rare(NM_PARAMETERS(types))                                       \
+    {                                                                                    \
+        const uint64_t words[NM_LATER_WORDS] = {NM_TO_WORDS(types)};                     \
+        return nm_away_later(way##name##_later, words) ? NM_CUDA_SUCCESS                 \
+                                                       : call##name(NM_ARGUMENTS(types)); \
+    }                                                                                    \
+    NM_WAY(way, call, name, types)
+#define NM_WAY_THROUGH(way, call, name, types)   \
+    static int way##name(NM_PARAMETERS(types))   \
+    {                                            \
+        return call##name(NM_ARGUMENTS(types));  \
     }
-#define NM_WAY_LATER(name, types)                                                             \
-    static int nm_later_##name(const uint64_t *words)                                         \
-    {                                                                                         \
-        return nm_hook_##name(NM_FROM_WORDS(types));                                          \
-    }                                                                                         \
-    static int nm_way_##name(NM_PARAMETERS(types))                                            \
-    {                                                                                         \
-        const uint64_t words[NM_LATER_WORDS] = {NM_TO_WORDS(types)};                          \
-        return nm_away_later(nm_later_##name, words) ? NM_CUDA_SUCCESS                        \
-                                                     : nm_hook_##name(NM_ARGUMENTS(types));   \
-    }
-#define NM_WAY_GATE(name, types)                   \
-    static int nm_way_##name(NM_PARAMETERS(types)) \
-    {                                              \
-        return nm_hook_##name(NM_ARGUMENTS(types)); \
-    }
-#define NM_WAY_LEDGER NM_WAY_GATE
-#define NM_WAY_THROUGH NM_WAY_GATE
+#define NM_WAY_LEDGER NM_WAY_THROUGH
 
 /* Integers and pointers, as words and back. */
 #define NM_TO_WORDS(tuple) NM_TO_WORDS_I tuple
@@ -72,7 +82,7 @@ struct row {
     NM_FROM_WORDS_2(A, B), (C)(uintptr_t)words[2], (D)(uintptr_t)words[3]
 
 #define NM_HOOK(library, name, base, since, stream, away, types) \
-    NM_WAY_##away(name, types)                                   \
+    NM_WAY_##away(nm_way_, nm_hook_, name, types)                \
     NM_API int name(NM_PARAMETERS(types));                       \
     int name(NM_PARAMETERS(types))                               \
     {                                                            \
@@ -80,13 +90,24 @@ struct row {
     }
 #include "hooks/hooks.def"
 
+#define NM_HOOK(library, name, base, since, stream, away, types)
+#define NM_LAUNCH(library, name, base, since, stream, away, types)                           \
+    static inline int nm_known_##name(NM_PARAMETERS(types)) /* it was given out */           \
+    {                                                                                        \
+        void *known = atomic_load_explicit(&nm_originals[NM_SYMBOL_##name],                  \
+                                           memory_order_relaxed);                            \
+        return ((nm_type_##name *)known)(NM_ARGUMENTS(types));                               \
+    }                                                                                        \
+    NM_WAY_##away(nm_plain_, nm_known_, name, types)
+#include "hooks/hooks.def"
+
 static const struct row rows[NM_HOOK_COUNT] = {
-#define NM_HOOK(library, name, base, since, stream, away, types)                              \
-    {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_way_##name, (void *)name,   \
-     since, NM_STREAM_##stream, NM_LIBRARY_##library, false},
-#define NM_LAUNCH(library, name, base, since, stream, away, types)                            \
-    {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_way_##name, (void *)name,   \
-     since, NM_STREAM_##stream, NM_LIBRARY_##library, true},
+#define NM_HOOK(library, name, base, since, stream, away, types)                            \
+    {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_way_##name, NULL,         \
+     (void *)name, since, NM_STREAM_##stream, NM_LIBRARY_##library},
+#define NM_LAUNCH(library, name, base, since, stream, away, types)                          \
+    {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_way_##name,               \
+     (void *)nm_plain_##name, (void *)name, since, NM_STREAM_##stream, NM_LIBRARY_##library},
 #include "hooks/hooks.def"
 };
 
@@ -151,10 +172,12 @@ bool nm_is_managed(void)
     return atomic_load_explicit(&managed, memory_order_relaxed);
 }
 
-/* Whether this process gets the row's hook. Else it keeps the driver's own function. */
-static bool is_hooked(const struct row *row)
+/* The row's function in this process; NULL: it keeps the driver's own. */
+static void *hook_of(const struct row *row)
 {
-    return nm_is_managed() && (!row->of_launches || nm_client_gated());
+    if (!nm_is_managed())
+        return NULL;
+    return row->plain != NULL && !nm_client_gated() ? row->plain : row->hook;
 }
 
 int nodemgr_preloaded(void)
@@ -242,7 +265,8 @@ static void *answer_for_export(const struct row *row)
     void *original = nm_original((enum nm_symbol)(row - rows));
     if (original == NULL)
         return next_after_us(row->name);
-    return is_hooked(row) ? row->hook : original;
+    void *hook = hook_of(row);
+    return hook != NULL ? hook : original;
 }
 
 static void *answer(const struct row *row, void *found)
@@ -251,15 +275,14 @@ static void *answer(const struct row *row, void *found)
         return NULL; /* the handle lacks it, and dlerror is set */
     if (found == row->exported)
         return answer_for_export(row);
-    if (!is_hooked(row))
-        return found;
-    if (atomic_load(&nm_originals[row - rows]) == found)
-        return row->hook;
+    void *hook = hook_of(row);
+    if (hook == NULL || atomic_load(&nm_originals[row - rows]) == found)
+        return hook != NULL ? hook : found;
     const char *file = driver_file(found, row->library);
     if (file == NULL)
         return found;
     library_handle(row->library, file);
-    return is_original(row, found) ? row->hook : found;
+    return is_original(row, found) ? hook : found;
 }
 
 static void *hooked_dlsym(void *handle, const char *name)
@@ -356,13 +379,14 @@ static void *swapped(const char *symbol, void *found, int version, uint64_t flag
     const struct row *row = row_for(symbol, version, flags);
     if (row == NULL)
         row = row_for_export(symbol);
-    if (row == NULL || !is_hooked(row) || !is_known_abi(symbol, found, version, flags))
+    void *hook = row != NULL ? hook_of(row) : NULL;
+    if (hook == NULL || !is_known_abi(symbol, found, version, flags))
         return found;
     /* not compared: a driver may answer here with another address than dlsym for the same
        function */
     void *known = NULL;
     atomic_compare_exchange_strong(&nm_originals[row - rows], &known, found);
-    return row->hook;
+    return hook;
 }
 
 static int answer_get(int result, const char *symbol, void **found, int version, uint64_t flags)

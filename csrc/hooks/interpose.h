@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/abi.h"
+#include "client/client.h"
 
 enum nm_library { NM_LIBRARY_CUDA, NM_LIBRARY_NVML, NM_LIBRARY_COUNT };
 enum nm_stream { NM_STREAM_ANY, NM_STREAM_PER_THREAD };
@@ -91,6 +92,14 @@ static inline void *nm_original(enum nm_symbol symbol)
 #undef NM_REAL
 
 /* -- while the memory of the process is away (hooks.def; launch/away.c has these) -- */
+
+NM_LOCAL extern _Atomic size_t nm_away_count; /* of calls that were put off */
+/* Whether a call must be told apart: it waits, is put off, or comes after calls that were. */
+static inline __attribute__((always_inline)) bool nm_is_away(void)
+{
+    return nm_hold() != NM_NOT_HELD ||
+           atomic_load_explicit(&nm_away_count, memory_order_relaxed) != 0;
+}
 
 enum { NM_LATER_WORDS = 4 };
 typedef int nm_later_call(const uint64_t words[NM_LATER_WORDS]);

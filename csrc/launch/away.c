@@ -1,5 +1,5 @@
 /* away.c: calls of a process whose GPU memory is in host memory: the ways of hooks.def's column
- * `away` (interpose.h).
+ * `away` (interpose.h). It has them with and without a launch gate.
  *
  * Knows: when the process is suspended, and when all its work is done. Must not know: any one call.
  *
@@ -12,6 +12,7 @@
 
 #include "hooks/interpose.h"
 #include "launch/gpu_gate.h"
+#include "launch/launch.h"
 
 enum { SUCCESS = NM_CUDA_SUCCESS, CAPTURE_MODE_RELAXED = 2 };
 enum { FIRST_NOTES = 256 };
@@ -26,7 +27,7 @@ struct note {
 static struct nm_lock writing; /* of the notes */
 static struct note *notes;
 static size_t room, first;
-static _Atomic size_t count;
+_Atomic size_t nm_away_count;
 static struct nm_lock working; /* one thread at a time does them */
 static _Atomic bool has_thread;
 
@@ -34,7 +35,7 @@ static _Atomic bool has_thread;
 
 static bool make_room(void)
 {
-    if (atomic_load(&count) < room)
+    if (atomic_load(&nm_away_count) < room)
         return true;
     size_t more = room != 0 ? 2 * room : FIRST_NOTES;
     struct note *fresh = mmap(NULL, more * sizeof *fresh, PROT_READ | PROT_WRITE,
@@ -55,7 +56,7 @@ static bool add(const struct note *note)
     nm_lock(&writing);
     bool added = make_room();
     if (added)
-        notes[atomic_fetch_add(&count, 1)] = *note;
+        notes[atomic_fetch_add(&nm_away_count, 1)] = *note;
     nm_unlock(&writing);
     return added;
 }
@@ -64,7 +65,7 @@ static bool add(const struct note *note)
 static bool is_any(struct note *note)
 {
     nm_lock(&writing);
-    bool found = first < atomic_load(&count);
+    bool found = first < atomic_load(&nm_away_count);
     if (found)
         *note = notes[first];
     nm_unlock(&writing);
@@ -75,9 +76,9 @@ static bool is_any(struct note *note)
 static void drop(void)
 {
     nm_lock(&writing);
-    if (++first == atomic_load(&count)) {
+    if (++first == atomic_load(&nm_away_count)) {
         first = 0;
-        atomic_store(&count, 0);
+        atomic_store(&nm_away_count, 0);
     }
     nm_unlock(&writing);
 }
@@ -93,13 +94,13 @@ static void carry_out(const struct note *note)
 
 /* A call of another thread waits for them, since it may need their memory. A new suspension keeps the
    rest. */
-static void catch_up(const struct nm_gpu_gate *gate)
+static void catch_up(void)
 {
     struct note note;
-    if (atomic_load_explicit(&count, memory_order_relaxed) == 0)
+    if (atomic_load_explicit(&nm_away_count, memory_order_relaxed) == 0)
         return;
     nm_lock(&working);
-    while (!nm_turn_is_suspended(gate) && is_any(&note)) {
+    while (nm_hold() == NM_NOT_HELD && is_any(&note)) {
         carry_out(&note);
         drop();
     }
@@ -110,19 +111,16 @@ static void catch_up(const struct nm_gpu_gate *gate)
 
 static void *wait_for_resume(void *given)
 {
-    struct nm_gpu_gate *gate = nm_gate_of_task();
     struct nm_thread thread = {0};
     int mode = CAPTURE_MODE_RELAXED; /* of this thread: a free ends no capture of another */
     (void)given;
     nm_real_cuThreadExchangeStreamCaptureMode(&mode);
-    while (!thread.last && gate != NULL && atomic_load(&count) > 0) {
-        uint32_t seen = atomic_load(&nm_own_row(gate)->wake);
-        if (nm_turn_is_suspended(gate))
-            nm_shared_word_wait(&nm_own_row(gate)->wake, seen, LOOK_AGAIN_NS);
+    while (!thread.last && nm_client_lease() != NULL && atomic_load(&nm_away_count) > 0) {
+        if (nm_hold() != NM_NOT_HELD)
+            nm_hold_sleep(LOOK_AGAIN_NS);
         else
-            catch_up(gate);
+            catch_up();
         nm_thread_look(&thread);
-        gate = nm_gate_of_task(); /* of the present lease */
     }
     atomic_store(&has_thread, false);
     if (!nm_thread_leave())
@@ -139,46 +137,33 @@ static void start_thread(void)
 
 /* -- the ways -- */
 
-/* Suspended are all GPUs of a task, and a call of any thread, also of one without a context. */
-static struct nm_gpu_gate *gate_of_use(void)
-{
-    return nm_client_gated() && !nm_forked() ? nm_gate_of_task() : NULL;
-}
-
-bool nm_launch_is_suspended(void)
-{
-    struct nm_gpu_gate *gate = gate_of_use();
-    return gate != NULL && nm_turn_is_suspended(gate);
-}
-
 int nm_away_back(void)
 {
-    struct nm_gpu_gate *gate = gate_of_use();
-    int result = gate != NULL ? nm_turn_await(gate, NM_FOR_MEMORY, 0) : SUCCESS;
-    if (gate != NULL && result == SUCCESS)
-        catch_up(gate);
+    if (nm_forked())
+        return SUCCESS;
+    int result = nm_hold_await(NM_FOR_MEMORY);
+    if (result == SUCCESS)
+        catch_up();
     return result;
 }
 
 bool nm_away_done(int *result)
 {
-    struct nm_gpu_gate *gate = gate_of_use();
     *result = SUCCESS;
-    if (gate == NULL || !nm_turn_is_suspended(gate))
+    if (nm_forked() || nm_hold() == NM_NOT_HELD)
         return false;
-    *result = nm_turn_await(gate, NM_FOR_WORK, 0);
-    return *result != SUCCESS || nm_turn_is_suspended(gate);
+    *result = nm_hold_await(NM_FOR_WORK);
+    return *result != SUCCESS || nm_hold() != NM_NOT_HELD;
 }
 
 bool nm_away_later(nm_later_call *call, const uint64_t words[NM_LATER_WORDS])
 {
-    struct nm_gpu_gate *gate = gate_of_use();
     struct note note = {.call = call};
     nm_cu_context popped;
-    if (gate == NULL)
+    if (nm_forked())
         return false;
-    if (!nm_turn_is_suspended(gate)) {
-        catch_up(gate);
+    if (nm_hold() == NM_NOT_HELD) {
+        catch_up();
         return false;
     }
     memcpy(note.words, words, sizeof note.words);
@@ -199,6 +184,6 @@ void nm_away_forget(void)
     memset(&writing, 0, sizeof writing);
     memset(&working, 0, sizeof working);
     first = 0;
-    atomic_store(&count, 0);
+    atomic_store(&nm_away_count, 0);
     atomic_store(&has_thread, false);
 }

@@ -86,13 +86,6 @@ static inline const struct nm_lease *bound_lease(void)
     return lease != NULL && nm_gates_bound() ? lease : NULL;
 }
 
-struct nm_gpu_gate *nm_gate_of_task(void)
-{
-    return bound_lease() != NULL
-               ? nm_gate_at(atomic_load_explicit(&only_row, memory_order_relaxed))
-               : NULL;
-}
-
 struct nm_gpu_gate *nm_gate_here(void)
 {
     const struct nm_lease *lease = bound_lease();
@@ -197,17 +190,14 @@ int nm_launch_begin(struct nm_launch *launch, const void *function, uint64_t blo
     launch->gate = NULL;
     if (gate == NULL)
         return SUCCESS;
-    if (nm_captures_under_way()) {
-        int result = nm_away_back(); /* the driver is asked, and takes the node */
-        if (result != SUCCESS || nm_is_captured(stream, per_thread))
-            return result;
-    }
+    if (nm_is_captured(stream, per_thread))
+        return SUCCESS;
     *launch = (struct nm_launch){.stream = stream, .per_thread = per_thread && stream == NULL};
     launch->kernel = nm_estimate_of(function, blocks);
     launch->estimate_ns = nm_estimate_ns(launch->kernel);
     settle_pause(gate);
     if (!passes(gate, launch->estimate_ns)) {
-        int result = nm_turn_await(gate, NM_FOR_TURN, launch->estimate_ns);
+        int result = nm_turn_await(gate, launch->estimate_ns);
         if (result != SUCCESS)
             return result;
         atomic_store_explicit(&gate->launched_ns, nm_now_ns(), memory_order_relaxed);

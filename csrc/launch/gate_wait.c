@@ -1,4 +1,5 @@
-/* gate_wait.c: a thread that waits in the launch gate; see gpu_gate.h.
+/* gate_wait.c: a thread that waits in the launch gate, or for the memory of a suspended process; see
+ * gpu_gate.h.
  *
  * Knows: how long to spin and to sleep, signals, the line of a long wait. Must not know: the
  * order of processes.
@@ -123,15 +124,20 @@ static void end(struct nm_gpu_gate *gate, struct pause *pause)
         host.enter_again(pause->left);
 }
 
+/* For the resumption; again, since the manager may have ended meanwhile. */
+static void ask_again(struct pause *pause, uint64_t now_ns)
+{
+    if (pause->asked_ns != 0 && now_ns - pause->asked_ns <= ASK_AGAIN_NS)
+        return;
+    pause->asked_ns = now_ns;
+    nm_client_ask_resume();
+}
+
 static void wait_once(struct nm_gpu_gate *gate, struct pause *pause, enum nm_answer answer,
                       uint32_t seen, uint64_t now_ns)
 {
-    /* again: the manager may have ended meanwhile */
-    if (answer == NM_WAIT_SUSPENDED &&
-        (pause->asked_ns == 0 || now_ns - pause->asked_ns > ASK_AGAIN_NS)) {
-        pause->asked_ns = now_ns;
-        nm_client_ask_resume();
-    }
+    if (answer == NM_WAIT_SUSPENDED)
+        ask_again(pause, now_ns);
     if (answer == NM_WAIT_CLOSED || answer == NM_WAIT_SUSPENDED)
         sleep_on(gate, seen, LONG_SLEEP_NS);
     else if (answer == NM_WAIT_WINDOW || answer == NM_WAIT_DRAIN)
@@ -142,25 +148,15 @@ static void wait_once(struct nm_gpu_gate *gate, struct pause *pause, enum nm_ans
         sleep_on(gate, seen, SLEEP_NS);
 }
 
-/* The answer to a use of the GPU that needs no turn. */
-static enum nm_answer ask_memory(const struct nm_gpu_gate *gate, enum nm_purpose purpose)
+int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns)
 {
-    uint64_t word = nm_own_word(gate);
-    bool suspended = nm_word_state(word) == NM_LAUNCH_SUSPENDED;
-    return suspended && (purpose == NM_FOR_MEMORY || !nm_word_is_away(word)) ? NM_WAIT_SUSPENDED
-                                                                             : NM_PASS;
-}
-
-static int await(struct nm_gpu_gate *gate, enum nm_purpose purpose, uint64_t estimate_ns)
-{
-    struct pause pause = {.asked_ns = purpose == NM_FOR_WORK ? nm_now_ns() : 0};
+    struct pause pause = {0};
     enum nm_answer answer;
     bool goes_on = true;
     for (;;) {
         uint32_t seen = atomic_load(&nm_own_row(gate)->wake);
         uint64_t now_ns = nm_now_ns();
-        answer = purpose == NM_FOR_TURN ? nm_turn_ask(gate, &pause.turn, estimate_ns, now_ns)
-                                        : ask_memory(gate, purpose);
+        answer = nm_turn_ask(gate, &pause.turn, estimate_ns, now_ns);
         if (answer == NM_PASS || answer == NM_REFUSED || !goes_on)
             break;
         begin(gate, &pause, now_ns);
@@ -177,8 +173,37 @@ static int await(struct nm_gpu_gate *gate, enum nm_purpose purpose, uint64_t est
     return answer == NM_PASS ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_NOT_PERMITTED;
 }
 
-int nm_turn_await(struct nm_gpu_gate *gate, enum nm_purpose purpose, uint64_t estimate_ns)
+/* -- the wait of a suspended process, which needs no gate -- */
+
+void nm_hold_sleep(uint64_t timeout_ns)
 {
-    bool passes = purpose != NM_FOR_TURN && ask_memory(gate, purpose) == NM_PASS;
-    return passes ? NM_CUDA_SUCCESS : await(gate, purpose, estimate_ns);
+    const _Atomic uint32_t *word = atomic_load(&nm_hold_word);
+    uint32_t seen = atomic_load(word);
+    if (seen != NM_NOT_HELD)
+        nm_shared_word_wait((_Atomic uint32_t *)word, seen, timeout_ns);
+}
+
+static bool is_held(enum nm_purpose purpose)
+{
+    enum nm_hold hold = nm_hold();
+    return purpose == NM_FOR_MEMORY ? hold != NM_NOT_HELD : hold == NM_HELD;
+}
+
+int nm_hold_await(enum nm_purpose purpose)
+{
+    uint64_t now_ns = nm_now_ns();
+    struct pause pause = {.turn.began_ns = now_ns};
+    bool goes_on = true;
+    if (purpose == NM_FOR_WORK)
+        pause.asked_ns = now_ns;
+    for (; goes_on && is_held(purpose); now_ns = nm_now_ns()) {
+        goes_on = attend(&pause, NM_WAIT_SUSPENDED, 0, now_ns);
+        if (goes_on) {
+            ask_again(&pause, now_ns);
+            nm_hold_sleep(LONG_SLEEP_NS);
+        }
+    }
+    if (pause.left != NULL && host.enter_again != NULL)
+        host.enter_again(pause.left);
+    return goes_on ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_NOT_PERMITTED;
 }

@@ -107,11 +107,6 @@ static inline uint32_t nm_word_state(uint64_t word)
     return word >> NM_LAUNCH_STATE_SHIFT & 0xff;
 }
 
-static inline bool nm_word_is_away(uint64_t word)
-{
-    return (word >> NM_LAUNCH_STATE_SHIFT & NM_LAUNCH_AWAY) == NM_LAUNCH_AWAY;
-}
-
 static inline uint32_t nm_word_class(uint64_t word)
 {
     return word >> NM_LAUNCH_CLASS_SHIFT & 0xff;
@@ -131,8 +126,6 @@ static inline uint32_t nm_word_share(uint64_t word)
 /* -- binding.c -- */
 /* The gate of the current context's GPU, or NULL. */
 struct nm_gpu_gate *nm_gate_here(void);
-/* The gate of the task's first GPU, or NULL: a call need not have a context. */
-struct nm_gpu_gate *nm_gate_of_task(void);
 /* The gates of this process: the keeper visits each. */
 struct nm_gpu_gate *nm_gate_at(uint32_t row);
 /* The gate that has work in it: some gate is bound. */
@@ -199,19 +192,18 @@ uint64_t nm_turn_intrusions(const struct nm_gpu_gate *gate);
 uint64_t nm_turn_urgent_bits(const struct nm_gpu_gate *gate);
 
 /* -- gate_wait.c -- */
+/* CUDA_SUCCESS, or the error with which the caller ends: refused, or ended by Ctrl-C. */
+int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns);
+
 enum nm_purpose {
-    NM_FOR_TURN,
     NM_FOR_MEMORY, /* while the process is suspended */
     NM_FOR_WORK    /* until all its work is known to be done, or it is not suspended any more */
 };
 
-/* CUDA_SUCCESS, or the error with which the caller ends: refused, or ended by Ctrl-C. */
-int nm_turn_await(struct nm_gpu_gate *gate, enum nm_purpose purpose, uint64_t estimate_ns);
-
-static inline bool nm_turn_is_suspended(const struct nm_gpu_gate *gate)
-{
-    return nm_word_state(nm_own_word(gate)) == NM_LAUNCH_SUSPENDED;
-}
+/* The same for a process that may be suspended. */
+int nm_hold_await(enum nm_purpose purpose);
+/* Until its hold changes, at most that long. */
+void nm_hold_sleep(uint64_t timeout_ns);
 
 /* -- away.c -- */
 void nm_away_forget(void);

@@ -54,8 +54,6 @@ void nm_launch_change_graph(nm_cu_graph_exec exec);
    result comes back. */
 void nm_launch_before_wait(nm_cu_stream stream, bool per_thread, bool all);
 int nm_launch_after_wait(int result);
-/* Whether the process is suspended now: the driver would hold any call. */
-bool nm_launch_is_suspended(void);
 /* A copy shows that the process is not idle. */
 void nm_launch_note_copy(void);
 /* Before a context ends: its events end with it. */

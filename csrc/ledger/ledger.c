@@ -22,6 +22,9 @@ _Static_assert(offsetof(struct nm_limits, cap) ==
                    64 + NM_LEDGER_ROWS * 128 + (8 + 2) * NM_LEDGER_SLOTS,
                "layout of version 4");
 _Static_assert(sizeof(struct nm_cap) == 32 + 8 * NM_LEDGER_ROWS, "layout of version 4");
+_Static_assert(sizeof(struct nm_limits) - offsetof(struct nm_limits, cap) ==
+                   sizeof(struct nm_cap) * NM_LEDGER_CAPS + 4 * NM_LEDGER_SLOTS,
+               "layout of version 4");
 _Static_assert(offsetof(struct nm_usage, beat) == 8 * NM_LEDGER_ROWS * NM_LEDGER_SLOTS + 64,
                "layout of version 4");
 _Static_assert(sizeof(struct nm_usage) == 8 * (2 * NM_LEDGER_ROWS + 1) * NM_LEDGER_SLOTS + 64,
@@ -693,6 +696,16 @@ int nm_ledger_set_slot_cap(struct nm_ledger *ledger, uint32_t slot, uint32_t cap
     return 0;
 }
 
+int nm_ledger_set_hold(struct nm_ledger *ledger, uint32_t slot, enum nm_hold hold)
+{
+    if (slot >= NM_LEDGER_SLOTS || ledger->limits_writable == NULL)
+        return -1;
+    _Atomic uint32_t *word = &ledger->limits_writable->slot_hold[slot];
+    if (atomic_exchange(word, (uint32_t)hold) != (uint32_t)hold)
+        nm_shared_word_wake(word);
+    return 0;
+}
+
 /* Words of another generation are of an earlier process. Words of this one stay, even if
    the limits file has another state: after a restart a process may be older than its slot. */
 static void begin_words(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation)
@@ -729,6 +742,7 @@ int nm_ledger_clear_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t gener
     uint32_t next = (generation + 1) & 0xffff;
     atomic_store(&ledger->limits_writable->slot_state[slot], state_of(next, NM_SLOT_FREE));
     atomic_store(&ledger->limits_writable->slot_cap[slot], 0);
+    nm_ledger_set_hold(ledger, slot, NM_NOT_HELD);
     for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
         atomic_store(&ledger->usage->word[row][slot], word_of(next, 0));
         atomic_store(&ledger->usage->peak[slot][row], word_of(next, 0));

@@ -35,6 +35,13 @@ enum nm_reserve { NM_OK = 0, NM_OVER = 1, NM_FENCED = 2, NM_STALLED = 3 };
 
 enum nm_slot_state { NM_SLOT_FREE = 0, NM_SLOT_LIVE = 1, NM_SLOT_STALLED = 2, NM_SLOT_FENCED = 3 };
 
+/* Whether the driver may hold the calls of a slot's process: its task is suspended, or was just now. */
+enum nm_hold {
+    NM_NOT_HELD = 0,
+    NM_HELD = 1,
+    NM_AWAY = 2 /* and all its work is done */
+};
+
 enum nm_ledger_fault {
     NM_LEDGER_OK = 0,
     NM_LEDGER_ERRNO = -1,      /* errno says more */
@@ -68,7 +75,8 @@ struct nm_limits {
     struct nm_limit_row row[NM_LEDGER_ROWS];
     _Atomic uint64_t slot_state[NM_LEDGER_SLOTS]; /* generation << 8 | enum nm_slot_state */
     _Atomic uint16_t slot_cap[NM_LEDGER_SLOTS];
-    struct nm_cap cap[NM_LEDGER_CAPS]; /* the last: a restarted manager writes it anew */
+    struct nm_cap cap[NM_LEDGER_CAPS]; /* from here on a restarted manager writes all anew */
+    _Atomic uint32_t slot_hold[NM_LEDGER_SLOTS]; /* enum nm_hold; futexes */
 };
 
 /* usage: one word for each GPU and slot, generation << 48 | bytes, written by its process. The
@@ -174,6 +182,8 @@ int nm_ledger_set_cap_correction(struct nm_ledger *ledger, uint32_t cap, uint32_
                                  uint64_t correction_bytes);
 /* cap 0: none */
 int nm_ledger_set_slot_cap(struct nm_ledger *ledger, uint32_t slot, uint32_t cap);
+/* Wakes the threads that wait for it. */
+int nm_ledger_set_hold(struct nm_ledger *ledger, uint32_t slot, enum nm_hold hold);
 /* Gives the slot to a generation: its bytes stay, those of another one go. Raises slots_used. */
 int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation,
                        enum nm_slot_state state);

@@ -303,7 +303,7 @@ static inline int memory_info(uint64_t *free, uint64_t *total)
 {
     size_t driver_free = 0, driver_total = 0;
     struct nm_figures figures;
-    if (nm_launch_is_suspended() && nm_figures_here(&figures)) {
+    if (nm_hold() != NM_NOT_HELD && nm_figures_here(&figures)) {
         *total = figures.total_bytes;
         *free = figures.total_bytes - figures.used_bytes;
         return SUCCESS;

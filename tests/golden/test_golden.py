@@ -47,6 +47,7 @@ int main(void)
     AT(nm_limits, magic); AT(nm_limits, version); AT(nm_limits, rows); AT(nm_limits, slots);
     AT(nm_limits, slots_used); AT(nm_limits, caps_used); AT(nm_limits, row);
     AT(nm_limits, slot_state); AT(nm_limits, slot_cap); AT(nm_limits, cap);
+    AT(nm_limits, slot_hold);
     AT(nm_cap, kept_bytes); AT(nm_cap, most_bytes); AT(nm_cap, rows);
     AT(nm_cap, correction_bytes);
     AT(nm_limit_row, uuid); AT(nm_limit_row, limit_bytes); AT(nm_limit_row, total_bytes);
@@ -57,7 +58,7 @@ int main(void)
 }
 """
 OFFSETS = """\
-version 4, sizes 176192 128 270400
+version 4, sizes 180288 128 270400
 nm_limits.magic 0
 nm_limits.version 8
 nm_limits.rows 12
@@ -68,6 +69,7 @@ nm_limits.row 64
 nm_limits.slot_state 2112
 nm_limits.slot_cap 10304
 nm_limits.cap 12352
+nm_limits.slot_hold 176192
 nm_cap.kept_bytes 0
 nm_cap.most_bytes 8
 nm_cap.rows 16

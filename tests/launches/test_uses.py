@@ -1,6 +1,7 @@
 """Each row of csrc/hooks/hooks.def in a suspended process: what its column `away` says.
 
-The driver holds each call of such a process: a test that hangs has found one that reached it.
+The driver holds each call of such a process: a test that hangs has found one that reached it. All
+hold with a launch gate and without one.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.launches.gated import AWAY, SUSPENDED, GatedWorld, Share, Tenant
+from nodemgr.edge.ledger.native_ledger import Hold
+from tests.launches.gated import OPEN, SUSPENDED, GatedWorld, Share, Tenant
 from tests.launches.test_turns import until
-from tests.shim.world import GROUP, MIB, Hook, compiled, every_row
+from tests.shim.world import GROUP, MIB, Hook, compiled, every_row, plain_calls
 from tests.support.limits import WAIT_LIMIT_S
 
 CALLER = r"""
@@ -68,9 +70,16 @@ HALF = Share(50)
 TENANTS = 6
 """Ctrl-C ends a wait 20 ms after its begin at the earliest: several processes wait at once."""
 NOT_PERMITTED = 800
-WAYS = {"BACK", "GATE", "LATER", "DONE", "LEDGER", "THROUGH"}
+WAYS = {"BACK", "LATER", "DONE", "LEDGER", "THROUGH"}
 LATEST = ("Destroy", "Reset", "Release", "Detach", "Unload")
 """Ends of what other rows need: they come last."""
+
+
+@pytest.fixture(params=["gated", "ungated"])
+def gated(make_gated: Callable[..., GatedWorld], request: pytest.FixtureRequest) -> GatedWorld:
+    if request.param == "gated":
+        return make_gated()
+    return make_gated(settings={"gate": "0"}, without_gates=True)
 
 
 def start(gated: GatedWorld) -> Tenant:
@@ -99,18 +108,28 @@ def by_driver(gated: GatedWorld, tenants: tuple[Tenant, ...], *verbs: str) -> No
     )  # fmt: skip
 
 
+def hold(gated: GatedWorld, tenant: Tenant, hold: Hold) -> None:
+    """As the manager writes it, in the ledger and in a gate."""
+    manager = gated.manager
+    (slot,) = [seat.slot for seat in manager.seats if seat.pid == tenant.pid]
+    manager.ledger.set_hold(slot, hold)
+    if not manager.without_gates:
+        state = OPEN if hold is Hold.NONE else SUSPENDED
+        gated.gate.set(gated.slot(tenant), HALF, state)
+
+
 def suspend(gated: GatedWorld, *tenants: Tenant) -> None:
     for tenant in tenants:
-        gated.gate.set(gated.slot(tenant), HALF, SUSPENDED)
+        hold(gated, tenant, Hold.HELD)
     by_driver(gated, tenants, "lock", "checkpoint")
     for tenant in tenants:
-        gated.gate.set(gated.slot(tenant), HALF, AWAY)
+        hold(gated, tenant, Hold.AWAY)
 
 
 def resume(gated: GatedWorld, tenant: Tenant) -> None:
-    gated.gate.set(gated.slot(tenant), HALF, SUSPENDED)
+    hold(gated, tenant, Hold.HELD)
     by_driver(gated, (tenant,), "restore", "unlock")
-    gated.gate.set(gated.slot(tenant), HALF)
+    hold(gated, tenant, Hold.NONE)
 
 
 def rows(*ways: str) -> Iterator[Hook]:
@@ -145,7 +164,7 @@ def test_each_use_asks_for_the_memory_and_ctrl_c_ends_its_wait(gated: GatedWorld
     tenants = [start(gated) for _ in range(TENANTS)]
     assert [tenant.hear() for tenant in tenants] == ["ready"] * TENANTS
     suspend(gated, *tenants)
-    every = list(rows("BACK", "GATE"))
+    every = list(rows("BACK"))
     for first in range(0, len(every), TENANTS):
         calls = list(zip(tenants, every[first:], strict=False))
         before = asked(gated)
@@ -169,7 +188,7 @@ def test_ends_and_questions_go_on_at_once(gated: GatedWorld, tenant: Tenant) -> 
 
 def test_calls_that_the_driver_does_not_hold_go_through(gated: GatedWorld, tenant: Tenant) -> None:
     suspend(gated, tenant)
-    for row in rows("THROUGH"):
+    for row in (*rows("THROUGH"), *plain_calls()):
         call(tenant, row)
         assert tenant.hear().lstrip("-").isdigit(), row.name
     assert asked(gated) == 0
@@ -199,10 +218,14 @@ def test_a_question_waits_for_work_until_the_memory_has_left(
     gated: GatedWorld, tenant: Tenant
 ) -> None:
     """Before, work may be under way."""
-    gated.gate.set(gated.slot(tenant), HALF, SUSPENDED)
+    hold(gated, tenant, Hold.HELD)
     tenant.say("cuCtxSynchronize")
-    until(lambda: gated.gate.use(gated.slot(tenant)).waiting_since_ns)
-    gated.gate.set(gated.slot(tenant), HALF, AWAY)
+    with pytest.raises(subprocess.TimeoutExpired):
+        tenant.process.wait(0.1)
+    tenant.signal(signal.SIGINT)
+    assert tenant.hear() == f"interrupted {NOT_PERMITTED}"
+    tenant.say("cuCtxSynchronize")
+    hold(gated, tenant, Hold.AWAY)
     assert tenant.hear() == "0"
     assert asked(gated) == 0
 

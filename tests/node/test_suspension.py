@@ -82,18 +82,17 @@ def test_a_suspended_task_makes_room_and_loses_no_byte(node: Manager) -> None:
     assert node.task("t1")["state"] == "running"
 
 
-def test_a_use_of_a_suspended_gpu_waits_for_the_resume(node: Manager) -> None:
-    alice = keeper(node)
-    node.call("task_suspend", task="t1")
-    assert used(node) == 0
-    ask(alice)
-    assert node.call("task_resume", task="t1")["suspension"] == "none"
-    assert answer(alice) == "same"
+@pytest.fixture(params=["gated", "ungated"])
+def idle_policy(request: pytest.FixtureRequest) -> dict[str, object]:
+    """Of alice's quota: with an idle policy, her launches pass the gate."""
+    return {"idle_ms": 60_000, "when_idle": "suspend"} if request.param == "gated" else {}
 
 
-def test_a_suspended_process_answers_its_memory_and_frees_it(node: Manager) -> None:
+def test_a_suspended_process_answers_its_memory_and_frees_it(
+    node: Manager, idle_policy: dict[str, object]
+) -> None:
     """The driver holds each call of it: the ledger answers, and a free is done at the resume."""
-    node.quota("alice", 1, idle_ms=60_000, when_idle="suspend")  # its launches pass the gate
+    node.quota("alice", 1, **idle_policy)
     alice = keeper(node)
     before = used(node)
     node.call("task_suspend", task="t1")
@@ -108,8 +107,43 @@ def test_a_suspended_process_answers_its_memory_and_frees_it(node: Manager) -> N
     assert node.task("t1")["state"] == "running"
 
 
-def test_a_suspended_process_ends_without_its_gpu(node: Manager) -> None:
-    node.quota("alice", 1, idle_ms=60_000, when_idle="suspend")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_use_brings_the_memory_back(
+    node: Manager, idle_policy: dict[str, object], restarted: bool
+) -> None:
+    """Also by a manager that found the task suspended."""
+    node.quota("alice", 1, **idle_policy)
+    alice = keeper(node)
+    node.call("task_suspend", task="t1")
+    assert used(node) == 0
+    if restarted:
+        node.restart()
+    assert answer_of(alice) == "same"
+    assert node.task("t1")["state"] == "running"
+
+
+def test_ctrl_c_ends_the_wait_of_a_suspended_process(
+    node: Manager, idle_policy: dict[str, object]
+) -> None:
+    """Its room is taken, so its memory cannot come back."""
+    node.quota("alice", 1, **idle_policy)
+    alice = keeper(node, size=3 * GIB)
+    node.call("task_suspend", task="t1")
+    bob = node.hold("bob", "-b", str(2 * GIB))
+    assert said(bob)["error"] is None
+    ask(alice)
+    until(lambda: [row["env"] for row in node.status()["queue"]] == ["alice"])
+    alice.send_signal(signal.SIGINT)
+    assert alice.wait(WAIT_LIMIT_S) == -signal.SIGINT
+    assert alice.stderr is not None
+    assert "KeyboardInterrupt" in alice.stderr.read()
+    bob.kill()
+
+
+def test_a_suspended_process_ends_without_its_gpu(
+    node: Manager, idle_policy: dict[str, object]
+) -> None:
+    node.quota("alice", 1, **idle_policy)
     alice = keeper(node)
     node.call("task_suspend", task="t1")
     bob = node.hold("bob", "-b", str(GIB))

@@ -86,6 +86,16 @@ def every_row() -> list[Hook]:
 
 
 @cache
+def plain_calls() -> tuple[Hook, ...]:
+    """The rows NM_CALL: the library calls these functions, and programs get the driver's own."""
+    row = r"^NM_CALL\((\w+), (\w+), \(\d+, ([^()]*)\)\)"
+    return tuple(
+        Hook(library, name, name, 0, "ANY", "THROUGH", tuple(types.split(", ")))
+        for library, name, types in re.findall(row, hooks_table(), flags=re.MULTILINE)
+    )
+
+
+@cache
 def compiled(source: str, *flags: str) -> Path:
     """A C program of programs/, or the text of one, compiled once per run."""
     import hashlib

@@ -562,10 +562,9 @@ FENCED_WHILE_SUSPENDED = Part(
 SUSPENDED_NOTE = Notice(
     NODE,
     "the GPU memory of {task} is in host memory now, because another task waits or by"
-    " `nodemgr suspend`; nothing is lost, and {way} brings it back",
+    " `nodemgr suspend`; nothing is lost, and the next use of the GPU or `nodemgr resume {task}`"
+    " brings it back",
 )
-BACK_BY_USE = Part(NODE, "the next use of the GPU or `nodemgr resume {task}`")
-BACK_BY_ORDER = Part(NODE, "`nodemgr resume {task}`")
 IDLE_SUSPEND_WARNING = Notice(
     QUOTA,
     "{task} has used no GPU for {span}, and a task of {env} waits: in {seconds} s its GPU"

@@ -123,10 +123,7 @@ def suspended(draft: Draft, event: Suspended, now_ns: int) -> None:
     if task is None or task.suspension is not Suspension.SUSPENDING:
         return
     _goes_out(draft, task)
-    gated = all(draft.processes[key].gated for key in task.processes)
-    way = messages.BACK_BY_USE if gated else messages.BACK_BY_ORDER
-    note = messages.SUSPENDED_NOTE(task=task.task_id, way=way(task=task.task_id))
-    leasing.send_note(draft, task, note)
+    leasing.send_note(draft, task, messages.SUSPENDED_NOTE(task=task.task_id))
 
 
 def suspend_failed(draft: Draft, event: SuspendFailed, now_ns: int) -> None:

@@ -28,7 +28,6 @@ class GateState(IntEnum):
     PAUSED = lib.NM_LAUNCH_PAUSED
     SUSPENDED = lib.NM_LAUNCH_SUSPENDED
     FENCED = lib.NM_LAUNCH_FENCED
-    AWAY = lib.NM_LAUNCH_AWAY
 
 
 class GateClass(IntEnum):

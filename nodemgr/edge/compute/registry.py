@@ -115,8 +115,6 @@ def words_of(task: Task, process: Process, *, paused: bool = False) -> SlotWords
     number = int(task.task_id[1:])
     if process.fenced:
         state = GateState.FENCED
-    elif task.suspension is Suspension.SUSPENDED:
-        state = GateState.AWAY
     elif task.suspension is not Suspension.NONE:
         state = GateState.SUSPENDED
     elif share == 0 or task.state is TaskState.STALLED:

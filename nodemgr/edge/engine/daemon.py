@@ -146,7 +146,7 @@ class Daemon:
             facts=ledgers.facts,
             refused=ledgers.refused,
             applied=(hub.slow_beats, node.settle_due_limits),
-            settled=(self.compute.settle, node.set_timers),
+            settled=(self.compute.settle, self.suspensions.settle, node.set_timers),
             unkept_bytes=node.unkept_bytes,
             claim=ledgers.claim,
             informer=self.informer,

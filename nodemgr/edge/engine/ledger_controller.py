@@ -24,8 +24,8 @@ from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
-from nodemgr.edge.ledger.native_ledger import SlotState
-from nodemgr.edge.ledger.registry import Cap, LedgerFiles, LedgerRow, Ledgers, Slot
+from nodemgr.edge.ledger.native_ledger import Hold, SlotState
+from nodemgr.edge.ledger.registry import HOLDS, Cap, LedgerFiles, LedgerRow, Ledgers, Slot
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import manager_log as log
 from nodemgr.messages import orders
@@ -341,7 +341,7 @@ class LedgerController:
             if owner == env
         ]
         slots = [
-            Slot(p.slot, p.generation, self._slot_state(p), self._capped(p))
+            Slot(p.slot, p.generation, self._slot_state(p), self._capped(p), self._hold(p))
             for p in state.processes.values()
             if p.env == env and p.slot is not None
         ]
@@ -368,6 +368,9 @@ class LedgerController:
 
     def _capped(self, process: Process) -> str:
         return "" if process.fenced else members.capped(self._state.tasks[process.task_id])
+
+    def _hold(self, process: Process) -> Hold:
+        return HOLDS[self._state.tasks[process.task_id].suspension]
 
     def _lost(self, env: str) -> None:
         """No process sent the ledger.

@@ -19,7 +19,7 @@ from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.processes import pid_of
-from nodemgr.edge.ledger.registry import Ledgers
+from nodemgr.edge.ledger.registry import HOLDS, Ledgers
 from nodemgr.edge.suspension.order_lines import Order, OrderEnd, Target
 from nodemgr.edge.suspension.suspender import MAX_TRIES, Suspender
 from nodemgr.messages import suspension as messages
@@ -65,6 +65,8 @@ class SuspensionController:
         self._try_limit: asyncio.TimerHandle | None = None
         self._out: dict[str, dict[Uuid, int]] = {}
         """Bytes of device memory by task and GPU, as they were before its suspension."""
+        self._held: set[str] = set()
+        """The tasks whose processes read in their ledger that they are suspended."""
 
     def handlers(self) -> Handlers:
         return {
@@ -75,10 +77,23 @@ class SuspensionController:
     def resume(self) -> None:
         """Gives the orders again that an earlier manager left: some calls may have been made."""
         for task in self._state.tasks.values():
+            if task.suspension is not Suspension.NONE:
+                self._held.add(task.task_id)
             if task.suspension is Suspension.SUSPENDING:
                 self._order("suspend", effects.SuspendProcesses(task.task_id, task.processes))
             elif task.suspension is Suspension.RESUMING:
                 self._order("resume", effects.ResumeProcesses(task.task_id, task.processes))
+
+    def settle(self) -> None:
+        """After each step: the ledgers follow the rows of the tasks that are or were suspended."""
+        for task_id in tuple(self._held):
+            task = self._state.tasks.get(task_id)
+            for key in () if task is None else task.processes:
+                process = self._state.processes[key]
+                if task is not None and process.slot is not None:
+                    self._ledgers.set_hold(process.env, process.slot, HOLDS[task.suspension])
+            if task is None or task.suspension is Suspension.NONE:
+                self._held.remove(task_id)
 
     def when_ended(self, task_id: str, then: WhenEnded) -> None:
         """Calls back at the end of the order that is under way for this task."""
@@ -98,6 +113,8 @@ class SuspensionController:
 
     def _suspend(self, effect: effects.SuspendProcesses) -> None:
         """No call is made where none can succeed: the core uses its next means at once."""
+        self._held.add(effect.task_id)
+        self.settle()  # before the driver holds the first call
         hindrance = self.hindrance()
         if hindrance is None:
             tasks = self._state.tasks

@@ -37,6 +37,14 @@ class SlotState(IntEnum):
     FENCED = lib.NM_SLOT_FENCED
 
 
+class Hold(IntEnum):
+    """Whether the driver holds the calls of a slot's process."""
+
+    NONE = lib.NM_NOT_HELD
+    HELD = lib.NM_HELD
+    AWAY = lib.NM_AWAY
+
+
 class BeatReading(NamedTuple):
     """The result of one reading of the beat words (csrc/manager/beats.h)."""
 
@@ -125,6 +133,9 @@ class Ledger:
         """
         _raise_range(lib.nm_ledger_set_slot_cap(self._native, slot, cap))
         _raise_range(lib.nm_ledger_set_slot(self._native, slot, generation, state))
+
+    def set_hold(self, slot: int, hold: Hold) -> None:
+        _raise_range(lib.nm_ledger_set_hold(self._native, slot, hold))
 
     def clear_slot(self, slot: int, generation: int) -> int:
         """After the death of its process: zero bytes, free; returns the next generation."""

@@ -20,12 +20,13 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from nodemgr.core.model.entities import GENERATIONS, ProcessKey, Uuid
+from nodemgr.core.model.entities import GENERATIONS, ProcessKey, Suspension, Uuid
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.kernel.processes import LONG_TIMEOUT_S, owner_of, within
 from nodemgr.edge.ledger.native_ledger import (
     CAPS,
     BeatReading,
+    Hold,
     Ledger,
     LedgerError,
     OtherLayoutError,
@@ -41,6 +42,12 @@ MOST_PROCESSES, MOST_DESCRIPTORS, MOST_MAPPINGS = 64, 4_096, 50_000
 """Search limits for a ledger: a process may have any number of them."""
 RETAINED_LIMITS = 8
 """Limits files remembered per env: a slow process may still hold an older one."""
+HOLDS = {
+    Suspension.NONE: Hold.NONE,
+    Suspension.SUSPENDING: Hold.HELD,
+    Suspension.SUSPENDED: Hold.AWAY,
+    Suspension.RESUMING: Hold.HELD,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,8 @@ class Slot(NamedTuple):
     state: SlotState
     capped: str = ""
     """The task with the cap that bounds its process; empty: none."""
+    hold: Hold = Hold.NONE
+    """For `rebuild` alone."""
 
 
 class Keeper(Protocol):
@@ -307,6 +316,7 @@ class Ledgers:
             self.set_cap(env, cap)
         for slot in slots:
             self.set_slot(env, slot)
+            self.set_hold(env, slot.slot, slot.hold)
 
     # -- the core's orders; an env without a ledger is in recovery: rebuild() applies the state
     # later --
@@ -348,6 +358,11 @@ class Ledgers:
         if ledger := self._ledgers.get(env):
             ledger.clear_slot(slot.slot, (slot.generation - 1) % GENERATIONS)
             self.set_slot(env, slot)
+
+    def set_hold(self, env: str, slot: int, hold: Hold) -> None:
+        """Whether the driver holds the calls of the slot's process."""
+        if ledger := self._ledgers.get(env):
+            ledger.set_hold(slot, hold)
 
     def clear_slot(self, env: str, slot: int, generation: int) -> None:
         if ledger := self._ledgers.get(env):

@@ -56,18 +56,11 @@ def test_its_room_goes_to_the_next_request_and_its_quota_stays(node: Node) -> No
     assert charged_gib(node) == 80
 
 
-@pytest.mark.parametrize(
-    ("gated", "way"),
-    [
-        (True, "the next use of the GPU or `nodemgr resume t1` brings it back"),
-        (False, "nothing is lost, and `nodemgr resume t1` brings it back"),
-    ],
-)
-def test_the_note_names_what_brings_the_memory_back(node: Node, gated: bool, way: str) -> None:
-    node.asks("alice", 1, gated=gated)
+def test_the_note_names_what_brings_the_memory_back(node: Node) -> None:
+    node.asks("alice", 1)
     node.is_suspended("t1")
     (note,) = node.of(SendNote)
-    assert note.text.endswith(way)
+    assert note.text.endswith("the next use of the GPU or `nodemgr resume t1` brings it back")
 
 
 def test_a_resume_waits_for_room_and_then_charges_it_first(node: Node) -> None:

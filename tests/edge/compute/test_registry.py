@@ -87,7 +87,7 @@ def word(files: GateFiles | None, index: int = 0) -> tuple[int, int, int]:
     assert files is not None
     row = os.pread(files.fds[2 * index], 8, 64 + 16 * files.slots[index])
     (found,) = struct.unpack("=Q", row)
-    return found >> 16 & 0xFFFF, found >> 8 & 0xFF, found & 0xFF
+    return found >> 16 & 0xFF, found >> 8 & 0xFF, found & 0xFF
 
 
 def turns_of(files: GateFiles | None) -> Turns:
@@ -105,10 +105,10 @@ def turns_of(files: GateFiles | None) -> Turns:
         ({"granted_percent": 0}, GateState.CLOSED, 0),
         ({"granted_percent": None, "compute_percent": None}, GateState.OPEN, 100),
         ({"suspension": Suspension.SUSPENDING}, GateState.SUSPENDED, 40),
-        ({"suspension": Suspension.SUSPENDED}, GateState.AWAY, 40),
+        ({"suspension": Suspension.SUSPENDED}, GateState.SUSPENDED, 40),
         ({"suspension": Suspension.RESUMING}, GateState.SUSPENDED, 40),
         ({"state": TaskState.STALLED}, GateState.CLOSED, 40),
-        ({"suspension": Suspension.SUSPENDED, "granted_percent": 0}, GateState.AWAY, 0),
+        ({"suspension": Suspension.SUSPENDED, "granted_percent": 0}, GateState.SUSPENDED, 0),
     ],
 )
 def test_the_words_follow_the_task(fields: dict[str, object], state: GateState, share: int) -> None:
@@ -171,7 +171,7 @@ def test_a_slot_follows_its_task(node: Node) -> None:
     node.changes(task, granted_percent=0)
     assert word(files) == (GateState.CLOSED, 2, 0)
     node.changes(task, suspension=Suspension.SUSPENDED)
-    assert word(files) == (GateState.AWAY, 2, 40)
+    assert word(files) == (GateState.SUSPENDED, 2, 40)
     node.changes(task)
     assert word(files) == (GateState.OPEN, 2, 40)
 
@@ -194,7 +194,7 @@ def test_a_share_opens_no_gate_of_a_suspended_task(node: Node) -> None:
     task = task_of(1, suspension=Suspension.SUSPENDED)
     files = node.grants(task, 10)
     node.gates.share("t1", 0)
-    assert word(files) == (GateState.AWAY, 0, 0)
+    assert word(files) == (GateState.SUSPENDED, 0, 0)
 
 
 def test_a_process_that_left_its_lease_is_fenced(node: Node) -> None:

@@ -17,9 +17,11 @@ from pathlib import Path
 import pytest
 
 from nodemgr._native import ffi, lib
+from nodemgr.core.model.entities import Suspension
 from nodemgr.edge.ledger import registry as ledgers
-from nodemgr.edge.ledger.native_ledger import CAPS, Ledger, LedgerError, SlotState
+from nodemgr.edge.ledger.native_ledger import CAPS, Hold, Ledger, LedgerError, SlotState
 from nodemgr.edge.ledger.registry import (
+    HOLDS,
     RETAINED_LIMITS,
     Cap,
     LedgerFiles,
@@ -311,6 +313,31 @@ def test_caps_are_said_again_after_a_restart(world: World) -> None:
     assert world.ledgers.has_room("alice", 0, 3 * GIB)
     assert (world.ledgers.used("alice", 0), world.ledgers.unkept("alice", 0)) == (3 * GIB, 0)
     assert reserve(world, 4, 17, 1) == lib.NM_OVER
+
+
+def hold_word(world: World) -> int:
+    """Of slot 0: the first of the last words of the limits file."""
+    ledger = world.ledgers.get("alice")
+    assert ledger is not None
+    limits, _ = ledger.fds
+    place = os.fstat(limits).st_size - 4 * lib.NM_LEDGER_SLOTS
+    return int.from_bytes(os.pread(limits, 4, place), sys.byteorder)
+
+
+@pytest.mark.parametrize("suspension", list(Suspension))
+def test_a_suspension_is_said_again_after_a_restart(world: World, suspension: Suspension) -> None:
+    """Also its end, which the earlier manager may not have written."""
+    world.ledgers.open("alice")
+    slot = Slot(0, 1, SlotState.LIVE)
+    world.ledgers.begin_slot("alice", slot)
+    world.ledgers.set_hold("alice", 0, Hold.AWAY)
+    row = LedgerRow(0, "GPU-0", 80 * GIB, 40 * GIB)
+    held = slot._replace(hold=HOLDS[suspension])
+    world.ledgers.rebuild("alice", [row], [held])
+    assert hold_word(world) == HOLDS[suspension]
+    world.ledgers.clear_slot("alice", 0, 1)
+    assert hold_word(world) == Hold.NONE, "the slot is another process's"
+    world.ledgers.set_hold("bob", 0, Hold.AWAY)  # no ledger yet: nothing to write
 
 
 def test_the_number_of_a_cap_is_free_after_its_task(world: World) -> None:
