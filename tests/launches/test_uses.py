@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nodemgr.edge.ledger.native_ledger import Hold
+from nodemgr.edge.ledger.native_ledger import SlotHold
 from tests.launches.gated import OPEN, SUSPENDED, GatedWorld, Share, Tenant
 from tests.launches.test_turns import until
 from tests.shim.world import GROUP, MIB, Hook, compiled, every_row, plain_calls
@@ -108,28 +108,28 @@ def by_driver(gated: GatedWorld, tenants: tuple[Tenant, ...], *verbs: str) -> No
     )  # fmt: skip
 
 
-def hold(gated: GatedWorld, tenant: Tenant, hold: Hold) -> None:
+def hold(gated: GatedWorld, tenant: Tenant, hold: SlotHold) -> None:
     """As the manager writes it, in the ledger and in a gate."""
     manager = gated.manager
     (slot,) = [seat.slot for seat in manager.seats if seat.pid == tenant.pid]
     manager.ledger.set_hold(slot, hold)
     if not manager.without_gates:
-        state = OPEN if hold is Hold.NONE else SUSPENDED
+        state = OPEN if hold is SlotHold.NONE else SUSPENDED
         gated.gate.set(gated.slot(tenant), HALF, state)
 
 
 def suspend(gated: GatedWorld, *tenants: Tenant) -> None:
     for tenant in tenants:
-        hold(gated, tenant, Hold.HELD)
+        hold(gated, tenant, SlotHold.HELD)
     by_driver(gated, tenants, "lock", "checkpoint")
     for tenant in tenants:
-        hold(gated, tenant, Hold.AWAY)
+        hold(gated, tenant, SlotHold.AWAY)
 
 
 def resume(gated: GatedWorld, tenant: Tenant) -> None:
-    hold(gated, tenant, Hold.HELD)
+    hold(gated, tenant, SlotHold.HELD)
     by_driver(gated, (tenant,), "restore", "unlock")
-    hold(gated, tenant, Hold.NONE)
+    hold(gated, tenant, SlotHold.NONE)
 
 
 def rows(*ways: str) -> Iterator[Hook]:
@@ -218,14 +218,14 @@ def test_a_question_waits_for_work_until_the_memory_has_left(
     gated: GatedWorld, tenant: Tenant
 ) -> None:
     """Before, work may be under way."""
-    hold(gated, tenant, Hold.HELD)
+    hold(gated, tenant, SlotHold.HELD)
     tenant.say("cuCtxSynchronize")
     with pytest.raises(subprocess.TimeoutExpired):
         tenant.process.wait(0.1)
     tenant.signal(signal.SIGINT)
     assert tenant.hear() == f"interrupted {NOT_PERMITTED}"
     tenant.say("cuCtxSynchronize")
-    hold(gated, tenant, Hold.AWAY)
+    hold(gated, tenant, SlotHold.AWAY)
     assert tenant.hear() == "0"
     assert asked(gated) == 0
 

@@ -24,7 +24,7 @@ from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
-from nodemgr.edge.ledger.native_ledger import Hold, SlotState
+from nodemgr.edge.ledger.native_ledger import SlotHold, SlotState
 from nodemgr.edge.ledger.registry import HOLDS, Cap, LedgerFiles, LedgerRow, Ledgers, Slot
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import manager_log as log
@@ -369,7 +369,7 @@ class LedgerController:
     def _capped(self, process: Process) -> str:
         return "" if process.fenced else members.capped(self._state.tasks[process.task_id])
 
-    def _hold(self, process: Process) -> Hold:
+    def _hold(self, process: Process) -> SlotHold:
         return HOLDS[self._state.tasks[process.task_id].suspension]
 
     def _lost(self, env: str) -> None:

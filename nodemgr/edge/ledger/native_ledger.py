@@ -37,7 +37,7 @@ class SlotState(IntEnum):
     FENCED = lib.NM_SLOT_FENCED
 
 
-class Hold(IntEnum):
+class SlotHold(IntEnum):
     """Whether the driver holds the calls of a slot's process."""
 
     NONE = lib.NM_NOT_HELD
@@ -134,7 +134,7 @@ class Ledger:
         _raise_range(lib.nm_ledger_set_slot_cap(self._native, slot, cap))
         _raise_range(lib.nm_ledger_set_slot(self._native, slot, generation, state))
 
-    def set_hold(self, slot: int, hold: Hold) -> None:
+    def set_hold(self, slot: int, hold: SlotHold) -> None:
         _raise_range(lib.nm_ledger_set_hold(self._native, slot, hold))
 
     def clear_slot(self, slot: int, generation: int) -> int:

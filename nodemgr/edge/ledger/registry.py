@@ -26,10 +26,10 @@ from nodemgr.edge.kernel.processes import LONG_TIMEOUT_S, owner_of, within
 from nodemgr.edge.ledger.native_ledger import (
     CAPS,
     BeatReading,
-    Hold,
     Ledger,
     LedgerError,
     OtherLayoutError,
+    SlotHold,
     SlotState,
 )
 
@@ -43,10 +43,10 @@ MOST_PROCESSES, MOST_DESCRIPTORS, MOST_MAPPINGS = 64, 4_096, 50_000
 RETAINED_LIMITS = 8
 """Limits files remembered per env: a slow process may still hold an older one."""
 HOLDS = {
-    Suspension.NONE: Hold.NONE,
-    Suspension.SUSPENDING: Hold.HELD,
-    Suspension.SUSPENDED: Hold.AWAY,
-    Suspension.RESUMING: Hold.HELD,
+    Suspension.NONE: SlotHold.NONE,
+    Suspension.SUSPENDING: SlotHold.HELD,
+    Suspension.SUSPENDED: SlotHold.AWAY,
+    Suspension.RESUMING: SlotHold.HELD,
 }
 
 
@@ -91,7 +91,7 @@ class Slot(NamedTuple):
     state: SlotState
     capped: str = ""
     """The task with the cap that bounds its process; empty: none."""
-    hold: Hold = Hold.NONE
+    hold: SlotHold = SlotHold.NONE
     """For `rebuild` alone."""
 
 
@@ -359,7 +359,7 @@ class Ledgers:
             ledger.clear_slot(slot.slot, (slot.generation - 1) % GENERATIONS)
             self.set_slot(env, slot)
 
-    def set_hold(self, env: str, slot: int, hold: Hold) -> None:
+    def set_hold(self, env: str, slot: int, hold: SlotHold) -> None:
         """Whether the driver holds the calls of the slot's process."""
         if ledger := self._ledgers.get(env):
             ledger.set_hold(slot, hold)

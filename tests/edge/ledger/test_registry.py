@@ -19,7 +19,7 @@ import pytest
 from nodemgr._native import ffi, lib
 from nodemgr.core.model.entities import Suspension
 from nodemgr.edge.ledger import registry as ledgers
-from nodemgr.edge.ledger.native_ledger import CAPS, Hold, Ledger, LedgerError, SlotState
+from nodemgr.edge.ledger.native_ledger import CAPS, Ledger, LedgerError, SlotHold, SlotState
 from nodemgr.edge.ledger.registry import (
     HOLDS,
     RETAINED_LIMITS,
@@ -330,14 +330,14 @@ def test_a_suspension_is_said_again_after_a_restart(world: World, suspension: Su
     world.ledgers.open("alice")
     slot = Slot(0, 1, SlotState.LIVE)
     world.ledgers.begin_slot("alice", slot)
-    world.ledgers.set_hold("alice", 0, Hold.AWAY)
+    world.ledgers.set_hold("alice", 0, SlotHold.AWAY)
     row = LedgerRow(0, "GPU-0", 80 * GIB, 40 * GIB)
     held = slot._replace(hold=HOLDS[suspension])
     world.ledgers.rebuild("alice", [row], [held])
     assert hold_word(world) == HOLDS[suspension]
     world.ledgers.clear_slot("alice", 0, 1)
-    assert hold_word(world) == Hold.NONE, "the slot is another process's"
-    world.ledgers.set_hold("bob", 0, Hold.AWAY)  # no ledger yet: nothing to write
+    assert hold_word(world) == SlotHold.NONE, "the slot is another process's"
+    world.ledgers.set_hold("bob", 0, SlotHold.AWAY)  # no ledger yet: nothing to write
 
 
 def test_the_number_of_a_cap_is_free_after_its_task(world: World) -> None:
