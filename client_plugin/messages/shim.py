@@ -72,6 +72,17 @@ CANNOT_TAKE = Message(
 CANNOT_TAKE_YET = Notice(
     NODE, "GPUs are granted, but this process cannot take them: {fault}; trying again"
 )
+NO_SOCKET = Message(
+    PROGRAM,
+    "this process cannot ask for GPUs: it may open no socket ({why})",
+    "allow it the system call (seccomp, a sandbox), or use CUDA before it is forbidden",
+)
+NO_DESCRIPTORS_FOR_DRIVER = Message(
+    PROGRAM,
+    "CUDA did not start (error {code:d}), and this process has no free file descriptors: its GPUs"
+    " are given back",
+    "raise the limit (ulimit -n), or close files before",
+)
 UNREADABLE_GRANT = Part(MANAGER, "it sent a grant that cannot be read")
 NO_ROOM_FOR_GRANT = Part(NODE, "no memory for the grant")
 NO_DESCRIPTORS = Part(NODE, "no free file descriptors for the memory ledger (ulimit -n)")

@@ -11,7 +11,6 @@
 #include "client/session.h"
 
 #define RECEIVE_MOST 32 /* packets before other threads get the lock */
-#define MOST_TRIES 3    /* to take a grant; its GPUs count as held meanwhile */
 #define TRY_AGAIN_NS (500 * NM_MS)
 
 static bool is_answer_to(const struct nm_message *message, enum nm_pending row)
@@ -51,7 +50,7 @@ static void not_installed(bool fresh, uint64_t now_ns)
         return;
     }
     bool too_late = nm_session.request.has_wait && now_ns >= nm_session.request.deadline_ns,
-         in_vain = ++nm_session.tries >= MOST_TRIES;
+         in_vain = ++nm_session.tries >= NM_MOST_TRIES;
     snprintf(line, sizeof line, too_late || in_vain ? NM_CANNOT_TAKE : NM_CANNOT_TAKE_YET, fault);
     if (too_late || in_vain) {
         send_back(now_ns);

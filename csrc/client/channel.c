@@ -34,6 +34,7 @@ static int fault_of(char *fault, size_t size, const char *text)
 static int socket_of(struct nm_channel *channel, int family, int type)
 {
     int fd = nm_fd_high(socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    channel->forbidden = fd < 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS);
     if (fd >= 0 && !nm_fd_id(fd, &channel->id)) {
         close(fd);
         fd = -1;

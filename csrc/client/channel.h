@@ -29,6 +29,7 @@ struct nm_channel {
     char env[65], client[17];
     uint64_t epoch, counter, answered; /* answered: the highest counter that an answer carried */
     bool has_epoch;
+    bool forbidden; /* the system lets this process open no socket */
 };
 
 struct nm_packet {

@@ -161,6 +161,8 @@ const struct nm_lease *nm_lease_numbered(uint32_t number);
 /* in the environment's ledger, which the manager reads; not in a private one */
 bool nm_is_in_ledger(const struct nm_lease *lease);
 
+#define NM_MOST_TRIES 3 /* to take a grant, whose GPUs count as held meanwhile; to open a socket */
+
 /* -- session.c, too -- */
 /* Publishes the lease and its hold word; NULL: none is held. */
 void nm_hold_lease(const struct nm_lease *lease);

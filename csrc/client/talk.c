@@ -84,6 +84,14 @@ void nm_lost(const char *fault, uint64_t now_ns)
     nm_session.retry_at_ns = now_ns + jittered(nm_session.backoff_ns);
 }
 
+/* The fault is this process's own: no manager that comes back would change it. */
+static void cannot_ask(const char *fault)
+{
+    char line[NM_LINE_BYTES];
+    snprintf(line, sizeof line, NM_NO_SOCKET, fault);
+    nm_become_refused(line, false);
+}
+
 static bool connect_when_due(uint64_t now_ns)
 {
     if (nm_session.channel.fd >= 0)
@@ -97,6 +105,8 @@ static bool connect_when_due(uint64_t now_ns)
     if (nm_channel_open(&nm_session.channel, &nm_session.conf, fault, sizeof fault) !=
         NM_CHANNEL_OK) {
         nm_lost(fault, now_ns);
+        if (nm_session.channel.forbidden && nm_underway() && ++nm_session.tries >= NM_MOST_TRIES)
+            cannot_ask(fault);
         return false;
     }
     nm_session.opened_ns = now_ns;

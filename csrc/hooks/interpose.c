@@ -25,9 +25,8 @@ struct row {
     enum nm_library library;
 };
 
-/* nm_way_NAME: the hook, nm_plain_NAME: the driver's function, each behind what the column `away`
-   asks of a suspended process. Of any other process they ask one word, and jump: what is rare has a
-   function of its own, which saves the arguments. */
+/* nm_way_NAME: the hook, nm_plain_NAME: the driver's function, each behind its way (`away`). The
+   rare part has a function of its own, so that the usual one is a look and a jump. */
 #define NM_RARE static __attribute__((noinline, cold)) int
 #define NM_WAY_BACK(way, call, name, types)                                              \
     NM_RARE way##name##_rare(NM_PARAMETERS(types))                                       \

@@ -7,6 +7,8 @@
  * and reads one symbolic link, and does no more unless that names Python.
  */
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,6 +20,7 @@
 #include "account/charge.h"
 #include "account/pending.h"
 #include "client/client.h"
+#include "client/messages.h"
 #include "client/request.h"
 #include "hooks/interpose.h"
 #include "hooks/linker.h"
@@ -227,6 +230,24 @@ static void heed_late_choice(void)
     nm_env_publish("NODEMGR_VISIBLE", chosen);
 }
 
+static bool lacks_descriptors(void)
+{
+    int fd = open("/", O_PATH | O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    return fd < 0 && (errno == EMFILE || errno == ENFILE);
+}
+
+/* The connection and the ledger take descriptors, which the driver may lack then. */
+static int started(int result)
+{
+    if (result == NM_CUDA_SUCCESS || !lacks_descriptors())
+        return result;
+    nodemgr_release();
+    nm_say(NM_NO_DESCRIPTORS_FOR_DRIVER, result);
+    return result;
+}
+
 /* Only a process with a lease reaches the driver. Without one it finds no device, and may try
    again: the driver was not initialised. */
 int nm_hook_cuInit(unsigned flags)
@@ -246,5 +267,5 @@ int nm_hook_cuInit(unsigned flags)
                                                  nm_python_enter_again};
     nm_launch_set_host(&python);
     watch_forks();
-    return nm_real_cuInit(flags);
+    return started(nm_real_cuInit(flags));
 }
