@@ -58,6 +58,14 @@ def preloaded() -> bool:
     return _client is not None and _client.preloaded()
 
 
+def say_alone() -> None:
+    """Say that the preloaded library is missing in a process of an environment."""
+    if start() and not preloaded():
+        from .messages import hook as messages  # here: most programs never need a line
+
+        faults.say_once(messages.HOOK_ALONE())
+
+
 def setting(key: str) -> str | None:
     return None if _client is None else _client.setting(key)
 

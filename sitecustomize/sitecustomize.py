@@ -157,6 +157,27 @@ def load_hook(name="loading"):
     return importlib.import_module(PACKAGE + "." + name)
 
 
+def watch_ctypes():
+    """Say it where a program calls the driver by ctypes, and the library is not preloaded.
+
+    No adapter sees such a program. An audit hook costs at each event and stays, so only a process
+    whose LD_PRELOAD was replaced has it.
+    """
+    if "libnodemgr" in os.environ.get("LD_PRELOAD", "") or os.path.exists("/etc/ld.so.preload"):
+        return
+    told = []
+
+    def heed(event, args):
+        if event == "ctypes.dlopen" and "libcuda.so" in str(args[0]) and not told:
+            told.append(event)
+            try:
+                load_hook("lease").say_alone()
+            except Exception as error:
+                complain(error)
+
+    sys.addaudithook(heed)
+
+
 def install():
     """Put the finder in front, once; a framework that is loaded already is served now."""
     if any(getattr(finder, "nodemgr", False) for finder in sys.meta_path):
@@ -165,6 +186,8 @@ def install():
     if watched():
         Finder.frameworks = WATCHED
         return
+    if not CALLERS:
+        watch_ctypes()
     for name in FRAMEWORKS:
         if name in sys.modules:
             load_hook().adapt_loaded(sys.modules[name], FRAMEWORKS[name])

@@ -27,6 +27,8 @@ class Program:
     bare: str
     ours: str
     files: Mapping[str, str] = field(default_factory=dict)
+    needs: str = "bash"
+    """A program without which the row is skipped."""
 
 
 TOO_MUCH = """
@@ -248,6 +250,19 @@ subprocess.run([sys.executable, "-c", {FIRST_USE!r}], env=dict(os.environ, LD_PR
         },
     ),
     Program(
+        "the child calls CUDA by ctypes, which no hook sees",
+        "run -- bash -c 'LD_PRELOAD= $PYTHON bare.py'; run -- $PYTHON bare.py",
+        bare="0\n0", ours=f"{HOOK_ALONE}\n0\n0",
+        files={
+            "bare.py": """
+import ctypes
+for _ in range(2):
+    cuda = ctypes.CDLL("libcuda.so.1")
+print(cuda.cuInit(0), flush=True)
+"""
+        },
+    ),
+    Program(
         "a shell script sets another LD_PRELOAD",
         f"run -- bash -c 'LD_PRELOAD= $PYTHON -c \"{FIRST_USE}\"'",
         bare="4", ours=f"{HOOK_ALONE}\n4",
@@ -322,6 +337,38 @@ import os, sys
 sys.path.extend(os.environ["PYTHONPATH"].split(":"))
 import cupy
 print("NODEMGR_VISIBLE" in os.environ, cupy.first_use())
+"""
+        },
+    ),
+    Program(
+        "a program asks for its memory, frees it and ends while its task is suspended",
+        "run -- $PYTHON away.py 2>/dev/null",
+        bare="0 0", ours=SAME,
+        files={
+            "away.py": """
+import ctypes, json, os, subprocess
+cuda, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t
+context, address, free = ctypes.c_void_p(), ctypes.c_uint64(), size()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), size(1 << 30)) == 0
+if "NODEMGR_TASK" in os.environ:
+    tasks = json.loads(subprocess.check_output(["nodemgr", "status", "--json"]))["tasks"]
+    last = max((task["id"] for task in tasks), key=lambda name: int(name[1:]))
+    subprocess.run(["nodemgr", "suspend", last], check=True)
+print(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(size())), cuda.cuMemFree_v2(address))
+"""
+        },
+    ),
+    Program(
+        "PyPy sees after its first use of CUDA which GPU it has",
+        "run --gpus 1 --visible index -- pypy3 parses.py",
+        bare="0 None", ours="0 0",
+        needs="pypy3",
+        files={
+            "parses.py": """
+import ctypes, os
+print(ctypes.CDLL("libcuda.so.1").cuInit(0), os.environ.get("CUDA_VISIBLE_DEVICES"))
 """
         },
     ),

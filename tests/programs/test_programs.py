@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +87,8 @@ def result(program: Program, prelude: str, folder: Path, variables: dict[str, st
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_program(program: Program, variables: dict[str, str], tmp_path: Path) -> None:
+    if shutil.which(program.needs) is None:
+        pytest.skip(f"there is no {program.needs} here")
     bare = result(program, BARE, tmp_path / "bare", variables)
     assert bare == program.bare
     ours = result(program, OURS, tmp_path / "ours", variables)
