@@ -47,6 +47,7 @@ enum nm_block_kind {
     NM_BLOCK_MODULE,  /* key: module or library (modules.c); owner: context */
     /* key: executable graph and device (graphs.c); bytes: needed there by its allocation nodes */
     NM_BLOCK_GRAPH,
+    NM_BLOCK_MANAGED, /* key: address of managed memory (suspendable.c) */
 };
 
 struct nm_block {

@@ -124,6 +124,9 @@ int nm_client_charge(uint32_t row, uint64_t bytes, uint32_t *number);
    is. */
 void nm_client_discharge(uint32_t number, uint32_t row, uint64_t bytes);
 
+/* Whether the driver cannot suspend this process: in the ledger at once, where there is one. */
+void nm_client_set_unsuspendable(bool unsuspendable);
+
 int (*nm_client_waiter(void))(void); /* set by nodemgr_set_waiter, or NULL */
 /* Requests and waits in C, with one line on stderr; returns the final state. A signal ends the
    wait only if `interrupted` returns true. It is called whenever the wait wakes up. */

@@ -58,6 +58,15 @@ bool nm_map_launch_gate(uint32_t row, int shares_fd, int turns_fd)
     return true;
 }
 
+void nm_client_set_unsuspendable(bool unsuspendable)
+{
+    nm_enter();
+    nm_session.unsuspendable = unsuspendable;
+    if (nm_session.state == NODEMGR_HELD && !nm_session.channel.udp)
+        nm_beat(nm_now_ns());
+    nm_leave();
+}
+
 /* A question whose answer is not awaited: the page says when the process goes on. */
 void nm_client_ask_resume(void)
 {

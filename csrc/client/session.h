@@ -104,6 +104,7 @@ struct nm_session {
     /* of the task's work, as the program reports it; and as the manager has it. Total 0: unknown */
     uint64_t progress_done, progress_total, told_done, told_total;
     uint64_t beats;   /* written into the ledger so far; the word differs at each beat */
+    bool unsuspendable;
     char fault[128];
 
     bool pumping, thread;

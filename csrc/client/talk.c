@@ -317,7 +317,9 @@ void nm_beat(uint64_t now_ns)
     const struct nm_lease *lease = atomic_load(&nm_held_lease);
     nm_session.next_beat_ns = now_ns + nm_session.beat_ns;
     if (beats_in_ledger())
-        nm_ledger_beat(&lease->ledger, lease->slot, lease->generation, ++nm_session.beats);
+        nm_ledger_beat(&lease->ledger, lease->slot, lease->generation,
+                       ++nm_session.beats |
+                           (nm_session.unsuspendable ? NM_BEAT_UNSUSPENDABLE : 0));
     else
         send_beat(now_ns);
     send_progress(now_ns);

@@ -600,6 +600,14 @@ uint64_t nm_ledger_beat_word(const struct nm_ledger *ledger, uint32_t slot)
                : 0;
 }
 
+int nm_ledger_is_unsuspendable(const struct nm_ledger *ledger, uint32_t slot)
+{
+    uint64_t word = nm_ledger_beat_word(ledger, slot);
+    int generation = nm_ledger_slot_generation(ledger, slot);
+    return generation >= 0 && is_of(word, (uint32_t)generation) &&
+           (word & NM_BEAT_UNSUSPENDABLE) != 0;
+}
+
 /* -- the manager's writes -- */
 
 int nm_ledger_set_row(struct nm_ledger *ledger, uint32_t row, const char *uuid,

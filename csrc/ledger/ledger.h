@@ -25,6 +25,7 @@
 #define NM_GENERATION_SHIFT 48
 #define NM_BYTES_MASK ((UINT64_C(1) << NM_GENERATION_SHIFT) - 1)
 
+#define NM_BEAT_UNSUSPENDABLE (UINT64_C(1) << 47)
 /* cffi: begin */
 #define NM_LEDGER_ROWS 16    /* GPUs of a node, by node index */
 #define NM_LEDGER_SLOTS 1024 /* processes of an environment */
@@ -81,7 +82,8 @@ struct nm_limits {
 
 /* usage: one word for each GPU and slot, generation << 48 | bytes, written by its process. The
  * manager clamps each to the GPU's memory. One beat word for each slot, generation << 48 | a
- * count that the process raises (manager/beats.h). slots_used raises the count of slots to sum:
+ * count that the process raises (manager/beats.h); its upper bit: the driver cannot suspend the
+ * process. slots_used raises the count of slots to sum:
  * a restarted manager gives out slots that only its new limits file has, while all processes
  * share this one. One peak word for each slot and GPU, generation << 48 | the most bytes that the
  * usage word has had since the slot began; a slot's own lie together, apart from other writers'. */
@@ -133,6 +135,8 @@ uint64_t nm_ledger_take(const struct nm_ledger *ledger, uint32_t row, uint32_t s
 /* Writes the slot's beat word, with a count of the process, over any earlier value. */
 void nm_ledger_beat(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation,
                     uint64_t count);
+/* Whether the process reports that the driver cannot suspend it; 0 for a bad slot. */
+int nm_ledger_is_unsuspendable(const struct nm_ledger *ledger, uint32_t slot);
 /* 0 for a bad slot */
 uint64_t nm_ledger_beat_word(const struct nm_ledger *ledger, uint32_t slot);
 

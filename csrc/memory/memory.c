@@ -11,6 +11,7 @@
 #include <limits.h>
 
 #include "account/charge.h"
+#include "account/suspendable.h"
 #include "hooks/interpose.h"
 #include "launch/launch.h"
 #include "memory/contexts.h"
@@ -59,6 +60,8 @@ int nm_hook_cuMemAllocManaged(nm_cu_deviceptr *address, size_t bytes, unsigned f
     if (!nm_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAllocManaged(address, bytes, flags);
+    if (result == SUCCESS)
+        nm_managed_taken(*address);
     return settle(&charge, result, NM_BLOCK_LINEAR, result == SUCCESS ? *address : 0);
 }
 
@@ -124,6 +127,7 @@ static inline int settle_free(int result, struct nm_block *block)
 int nm_hook_cuMemFree_v2(nm_cu_deviceptr address)
 {
     struct nm_block block;
+    nm_managed_freed(address);
     if (!nm_block_take(NM_BLOCK_LINEAR, address, &block))
         return nm_real_cuMemFree_v2(address);
     return settle_free(nm_real_cuMemFree_v2(address), &block);
@@ -135,6 +139,35 @@ int nm_hook_cuMemFree(unsigned address)
     if (!nm_block_take(NM_BLOCK_LINEAR, address, &block))
         return nm_real_cuMemFree(address);
     return settle_free(nm_real_cuMemFree(address), &block);
+}
+
+/* -- memory of other processes: its exporter is charged -- */
+
+static int shared(int result)
+{
+    if (result == SUCCESS)
+        nm_memory_shared();
+    return result;
+}
+
+int nm_hook_cuIpcGetMemHandle(void *handle, nm_cu_deviceptr address)
+{
+    return shared(nm_real_cuIpcGetMemHandle(handle, address));
+}
+
+int nm_hook_cuIpcOpenMemHandle(void *address, nm_cu_ipc_mem_handle handle, unsigned flags)
+{
+    return shared(nm_real_cuIpcOpenMemHandle(address, handle, flags));
+}
+
+int nm_hook_cuIpcOpenMemHandle_v2(void *address, nm_cu_ipc_mem_handle handle, unsigned flags)
+{
+    return shared(nm_real_cuIpcOpenMemHandle_v2(address, handle, flags));
+}
+
+int nm_hook_cuImportExternalMemory(void *memory, const void *description)
+{
+    return shared(nm_real_cuImportExternalMemory(memory, description));
 }
 
 /* -- arrays -- */

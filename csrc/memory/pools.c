@@ -18,6 +18,7 @@
 #include "account/charge.h"
 #include "account/exports.h"
 #include "account/pending.h"
+#include "account/suspendable.h"
 #include "base/prim.h"
 #include "client/messages.h"
 #include "hooks/interpose.h"
@@ -536,6 +537,8 @@ int nm_hook_cuMemPoolExportToShareableHandle(void *shared, nm_cu_memory_pool han
     if (pool != NULL)
         pool->shared = nm_virtual_share(pool->shared, shared, type);
     nm_unlock(&lock);
+    if (result == SUCCESS)
+        nm_memory_shared();
     return result;
 }
 
@@ -548,6 +551,8 @@ int nm_hook_cuMemPoolImportFromShareableHandle(nm_cu_memory_pool *pool, void *sh
     if (result == SUCCESS && type == NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         nm_witness_hold((int)(intptr_t)shared, (uintptr_t)*pool);
     nm_unlock(&lock);
+    if (result == SUCCESS)
+        nm_memory_shared();
     return result;
 }
 

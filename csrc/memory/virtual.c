@@ -15,6 +15,7 @@
 
 #include "account/charge.h"
 #include "account/exports.h"
+#include "account/suspendable.h"
 #include "base/prim.h"
 #include "client/client.h"
 #include "hooks/interpose.h"
@@ -303,6 +304,8 @@ int nm_hook_cuMemExportToShareableHandle(void *shared, nm_cu_mem_handle handle, 
     if (result == SUCCESS && nm_block_get(NM_BLOCK_HANDLE, handle, &held))
         export(held.owner, exported_fd(shared, type));
     nm_unlock(&lock);
+    if (result == SUCCESS)
+        nm_memory_shared();
     return result;
 }
 
@@ -326,6 +329,8 @@ int nm_hook_cuMemImportFromShareableHandle(nm_cu_mem_handle *handle, void *share
     if (result == SUCCESS && type == NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         note_import(*handle, (int)(intptr_t)shared);
     nm_unlock(&lock);
+    if (result == SUCCESS)
+        nm_memory_shared();
     return result;
 }
 
@@ -578,6 +583,8 @@ int nm_hook_cuMemGetHandleForAddressRange(void *handle, nm_cu_deviceptr address,
     if (number != 0)
         export(number, type == DMA_BUF ? *(const int *)handle : -1);
     nm_unlock(&lock);
+    if (result == SUCCESS)
+        nm_memory_shared();
     return result;
 }
 

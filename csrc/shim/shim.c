@@ -19,6 +19,7 @@
 #include "account/blocks.h"
 #include "account/charge.h"
 #include "account/pending.h"
+#include "account/suspendable.h"
 #include "client/client.h"
 #include "client/messages.h"
 #include "client/request.h"
@@ -160,6 +161,7 @@ static void forget_in_child(void)
     nm_pools_forget();
     nm_graphs_forget();
     nm_contexts_forget();
+    nm_suspendable_forget();
     nm_launch_forget();
 }
 

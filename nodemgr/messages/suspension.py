@@ -72,6 +72,11 @@ SHARES_MEMORY = Part(
     "the driver cannot suspend process {pid}, which shares GPU memory with another process or uses"
     " managed memory",
 )
+PROCESS_FAILED = Part(
+    DRIVER,
+    "the driver failed while it moved the GPU memory of process {pid}, which cannot go on: end it"
+    " (kill {pid})",
+)
 WORK_GOES_ON = Part(PROGRAM, "the GPU work of process {pid} did not end within {seconds} s")
 NO_CUDA_YET = Part(PROGRAM, "process {pid} has not used CUDA yet")
 CALL_FAILED = Part(DRIVER, "{call} of process {pid}: {error}")

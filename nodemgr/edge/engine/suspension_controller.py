@@ -115,7 +115,7 @@ class SuspensionController:
         """No call is made where none can succeed: the core uses its next means at once."""
         self._held.add(effect.task_id)
         self.settle()  # before the driver holds the first call
-        hindrance = self.hindrance()
+        hindrance = self.hindrance() or self._refusal(effect.processes)
         if hindrance is None:
             tasks = self._state.tasks
             self._out = {task: found for task, found in self._out.items() if task in tasks}
@@ -124,6 +124,16 @@ class SuspensionController:
         else:
             order = Order("suspend", effect.task_id, LOCK_MS, ())
             self._loop.call_soon(self._ended, order, hindrance, False)
+
+    def _refusal(self, processes: Iterable[ProcessKey]) -> MessageLine | None:
+        """By the ledger. After a refusal by the driver, the process is in a state of its choice."""
+        for key in processes:
+            process = self._state.processes.get(key)
+            if process is None or process.slot is None:
+                continue
+            if self._ledgers.is_unsuspendable(process.env, process.slot):
+                return messages.SHARES_MEMORY(pid=str(pid_of(key)))
+        return None
 
     def _resume(self, effect: effects.ResumeProcesses, tries: int) -> None:
         """A restore without room fails for ever. So the driver's own figures are read before it.
@@ -240,6 +250,8 @@ def line_of(answer: OrderEnd) -> MessageLine:
             return messages.HOST_MEMORY_GONE(pid=pid)
         case "CUDA_ERROR_NOT_SUPPORTED":
             return messages.SHARES_MEMORY(pid=pid)
+        case "CU_PROCESS_STATE_FAILED":
+            return messages.PROCESS_FAILED(pid=pid)
         case "CUDA_ERROR_NOT_READY":
             return messages.WORK_GOES_ON(pid=pid, seconds=LOCK_MS // 1_000)
         case "CUDA_ERROR_NOT_INITIALIZED":

@@ -154,6 +154,10 @@ class Ledger:
         _raise_range(generation)
         return generation
 
+    def is_unsuspendable(self, slot: int) -> bool:
+        """Whether the process reports memory with which the driver cannot suspend it."""
+        return bool(lib.nm_ledger_is_unsuspendable(self._native, slot))
+
     def limit(self, row: int) -> int:
         limit: int = lib.nm_ledger_limit(self._native, row)
         return limit

@@ -401,6 +401,10 @@ class Ledgers:
         ledger = self._ledgers.get(env)
         return ledger.slot_used(row, slot) if ledger is not None else 0
 
+    def is_unsuspendable(self, env: str, slot: int) -> bool:
+        ledger = self._ledgers.get(env)
+        return ledger is not None and ledger.is_unsuspendable(slot)
+
     def peak(self, env: str, slots: Sequence[int], generations: Sequence[int]) -> int | None:
         """The most that these processes had together on one GPU; None: the env has no ledger."""
         ledger = self._ledgers.get(env)

@@ -4,7 +4,8 @@ Knows: the states of a process, and how a failure is undone. Must not know: ctyp
 
 Each procedure begins with the states that it finds. So a caller that was killed between any two
 calls is followed by one that continues. Of several processes all are locked before the first
-checkpoint. After a failure all go back to where they were.
+checkpoint. After a failure all go back to where they were. A process that the driver reports as
+failed can do neither: it is named, and the others go on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from nodemgr.edge.suspension.driver_calls import CallFailed, Calls, ProcessState
+
+FAILED = "CU_PROCESS_STATE_FAILED"
 
 
 class Outcome(NamedTuple):
@@ -41,7 +44,8 @@ class Procedures:
             for pid in pids:
                 self._step(pid, ProcessState.LOCKED, self._calls.checkpoint)
         except CallFailed as fault:
-            return Outcome(fault, self.give_up_suspension(pids))
+            is_out = self.give_up_suspension(pids)
+            return Outcome(self._failed(pids) or fault, is_out)
         return Outcome(None, True)
 
     def resume(self, pids: Iterable[int]) -> Outcome:
@@ -53,6 +57,10 @@ class Procedures:
             for pid in pids:
                 self._step(pid, ProcessState.LOCKED, self._calls.unlock)
         except CallFailed as fault:
+            failed = self._failed(pids)
+            if failed is not None:
+                self._bring_back(pids)
+                return Outcome(failed, False)
             for pid in pids:
                 self._try(pid, ProcessState.LOCKED, self._calls.checkpoint)
             return Outcome(fault, self._are_out(pids))
@@ -80,11 +88,22 @@ class Procedures:
     def _step(self, pid: int, state: ProcessState, call: Callable[[int], None]) -> None:
         """One call, if the process is in the state for it. One that has ended needs none."""
         try:
-            if self._calls.state(pid) is state:
+            found = self._calls.state(pid)
+            if found is ProcessState.FAILED:
+                raise CallFailed("cuCheckpointProcessGetState", pid, FAILED)
+            if found is state:
                 call(pid)
         except CallFailed:
             if self._is_alive(pid):
                 raise
+
+    def _failed(self, pids: tuple[int, ...]) -> CallFailed | None:
+        """The first that the driver reports as failed."""
+        for pid in pids:
+            with contextlib.suppress(CallFailed):
+                if self._calls.state(pid) is ProcessState.FAILED:
+                    return CallFailed("cuCheckpointProcessGetState", pid, FAILED)
+        return None
 
     def _are_out(self, pids: tuple[int, ...]) -> bool:
         return all(self._is_out(pid) for pid in pids)

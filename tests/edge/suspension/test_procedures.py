@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from nodemgr.edge.suspension.driver_calls import CallFailed, ProcessState
-from nodemgr.edge.suspension.procedures import Outcome, Procedures
+from nodemgr.edge.suspension.procedures import FAILED, Outcome, Procedures
 
 RUNNING, LOCKED, OUT = ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.CHECKPOINTED
 PIDS = (11, 12, 13)
@@ -168,6 +168,33 @@ def test_an_undo_that_is_cut_off_is_finished_by_the_next_caller() -> None:
             driver.left = None
             assert procedures(driver).suspend(PIDS).fault is not None
         assert set(driver.states.values()) == {RUNNING}
+
+
+def test_a_process_that_the_driver_has_failed_is_named_and_the_others_go_on(
+    driver: Driver,
+) -> None:
+    for name, before in (("suspend", RUNNING), ("resume", OUT)):
+        driver.states.update(dict.fromkeys(PIDS, before))
+        driver.states[12] = ProcessState.FAILED
+        outcome = getattr(procedures(driver), name)(PIDS)
+        assert outcome.fault is not None
+        assert (outcome.fault.pid, outcome.fault.error) == (12, FAILED)
+        assert not outcome.is_out
+        assert driver.states == {11: RUNNING, 12: ProcessState.FAILED, 13: RUNNING}
+
+
+def test_a_process_that_fails_in_a_call_is_named_for_that(driver: Driver) -> None:
+    """The error of the call alone would say that the process goes on."""
+
+    def checkpoint(pid: int) -> None:
+        driver.states[pid] = ProcessState.FAILED
+        raise CallFailed("checkpoint", pid, "CUDA_ERROR_NOT_SUPPORTED")
+
+    driver.checkpoint = checkpoint  # type: ignore[method-assign]
+    outcome = procedures(driver).suspend(PIDS)
+    assert outcome.fault is not None
+    assert (outcome.fault.pid, outcome.fault.error) == (11, FAILED)
+    assert driver.states == {11: ProcessState.FAILED, 12: RUNNING, 13: RUNNING}
 
 
 def test_giving_up_brings_all_back(driver: Driver) -> None:

@@ -122,6 +122,46 @@ def managed(probe: Probe, env: World) -> None:
     env.agree(0)
 
 
+def is_unsuspendable(env: World) -> bool:
+    """By the word of the one process in the ledger."""
+    (seat,) = env.manager.seats
+    return env.manager.ledger.is_unsuspendable(seat.slot)
+
+
+@scenario("cuMemAllocManaged", "cuMemFree_v2")
+def managed_memory_cannot_be_suspended(probe: Probe, env: World) -> None:
+    first, second = probe.alloc(8), probe.alloc(8)
+    assert probe.cuMemAllocManaged(first, MIB, 1) == 0
+    assert probe.cuMemAllocManaged(second, MIB, 1) == 0
+    assert probe.cuMemFree_v2(probe.u64(first)) == 0
+    assert is_unsuspendable(env)
+    assert probe.cuMemFree_v2(probe.u64(second)) == 0
+    assert not is_unsuspendable(env)
+
+
+@scenario("cuIpcGetMemHandle")
+def memory_of_ipc_cannot_be_suspended(probe: Probe, env: World) -> None:
+    address = probe.memory(MIB)
+    assert not is_unsuspendable(env)
+    assert probe.cuIpcGetMemHandle(probe.alloc(64), address) == 0
+    assert is_unsuspendable(env)
+
+
+@scenario("cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", "cuImportExternalMemory")
+def an_import_that_fails_changes_nothing(probe: Probe, env: World) -> None:
+    """The probe cannot pass a handle by value: memory/test_exports.py has a program that does."""
+    assert probe.cuIpcOpenMemHandle(probe.alloc(8), 0, 0) != 0
+    assert probe.cuIpcOpenMemHandle_v2(probe.alloc(8), 0, 0) != 0
+    assert probe.cuImportExternalMemory(probe.alloc(8), 0) != 0
+    assert not is_unsuspendable(env)
+
+
+@scenario("cuMemExportToShareableHandle")
+def exported_memory_cannot_be_suspended(probe: Probe, env: World) -> None:
+    exported(probe, "cuMemExportToShareableHandle", create(probe, GRANULE))
+    assert is_unsuspendable(env)
+
+
 # -- virtual memory --
 
 

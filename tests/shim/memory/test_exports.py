@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -217,3 +219,33 @@ def test_memory_that_is_shared_again_and_again_is_charged_once(env: World) -> No
         assert probe.cuMemFree_v2(linear) == 0
         assert probe.cuMemRelease(handle) == 0
         env.agree(0)
+
+
+IMPORTER = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+class Handle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_byte * 64),)
+handle = Handle.from_buffer_copy(bytes.fromhex(sys.argv[2]))
+context, address = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+print(getattr(cuda, sys.argv[1])(ctypes.byref(address), handle, 1), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("name", ["cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"])
+def test_an_importer_of_ipc_memory_cannot_be_suspended(env: World, name: str) -> None:
+    with env.probe() as probe:
+        handle = probe.alloc(64)
+        assert probe.call("cuIpcGetMemHandle", handle, probe.memory(MIB)) == 0
+        command = [sys.executable, "-S", "-c", IMPORTER, name, probe.peek(handle, 64).hex()]
+        with subprocess.Popen(
+            command, env=env.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as importer:
+            assert importer.stdout is not None
+            assert importer.stdout.readline() == "0\n"
+            (seat,) = [seat for seat in env.manager.seats if seat.pid == importer.pid]
+            assert env.manager.ledger.is_unsuspendable(seat.slot)
+            importer.communicate("", timeout=WAIT_LIMIT_S)

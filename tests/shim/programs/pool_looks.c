@@ -93,6 +93,7 @@ nm_cu_device nm_current_device(void) { abort(); }
 uint64_t nm_virtual_share(uint64_t number, const void *handle, int type) { abort(); }
 void nm_witness_hold(int fd, uint64_t key) { abort(); }
 void nm_witness_drop(uint64_t key) { abort(); }
+void nm_memory_shared(void) { abort(); }
 bool nm_block_put(const struct nm_block *block, struct nm_block *replaced) { abort(); }
 bool nm_block_take(enum nm_block_kind kind, uint64_t key, struct nm_block *out) { abort(); }
 bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t bytes) { abort(); }
