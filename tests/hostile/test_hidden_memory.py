@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.node.programs import said
+from tests.node.test_audit import EXPORTER
 from tests.shim.world import LINKED_WITH_DRIVER, compiled
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import HOLD, Manager
@@ -42,6 +44,24 @@ def test_many_processes_that_each_hide_less_than_the_tolerance_are_ended(
     assert living, "the ones within the quota and the tolerance stay"
     (gpu,) = node.status()["gpus"]
     assert gpu["memory_used_bytes"] < 5 * GIB
+
+
+@pytest.mark.slow
+def test_a_chain_of_processes_that_export_their_memory_holds_the_quota_alone(
+    make_manager: Callable[..., Manager],
+) -> None:
+    """Each ends at once, and a child without CUDA keeps its descriptor open."""
+    node = make_manager(simulate="4x16GiB", environment=QUICK)
+    node.quota("alice", 1, memory_bytes=2 * GIB)
+    events = node.events()
+    link = [sys.executable, "-S", "-c", EXPORTER.replace("2 << 30", "3 << 29")]
+    assert node.spawn("alice", link).wait(WAIT_LIMIT_S) == 0
+    for _ in range(3):
+        node.spawn("alice", link)
+        waiting = events.expect("task.waiting", env="alice")
+        if waiting["position"] == 1:
+            assert "1.5 GiB of GPU 0 that its ended processes exported" in waiting["reason"]
+    assert sum(gpu["memory_used_bytes"] for gpu in node.status()["gpus"]) <= 2 * GIB
 
 
 @pytest.mark.slow
