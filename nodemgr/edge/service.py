@@ -68,6 +68,10 @@ ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 RUN_DIR_CHECK_S = 2.0
 """Between two checks of the run directory: a cleaner of /tmp, or logind, may remove it."""
+YOUNG_OBJECTS, NEVER = 4_000, 1 << 30
+"""Objects that make the garbage collector look at them; what comes as often as never."""
+COLLECT_NS, COLLECT_ANYWAY_NS = 3_600 * 1_000_000_000, 24 * 3_600 * 1_000_000_000
+"""The pause between two collections of old garbage; the longest wait for a quiet second."""
 
 
 class ServiceFault(Exception):
@@ -116,6 +120,8 @@ class Service:
         """A part of the run directory was gone at the last check."""
         self._seen: set[Path] = set()
         """Its parts at that time."""
+        self._collected_ns = self.clock.monotonic_ns()
+        """When old garbage was last collected."""
         self._lock: os.stat_result
         self.parts: ManagerParts
         self._page: WebPage
@@ -202,6 +208,7 @@ class Service:
         self._watch_devices(stack)
         control.start(parts.operations())
         parts.open_page()
+        stack.callback(gc.set_threshold, *gc.get_threshold())
         _settle_memory()
 
     def _hook(self) -> CommitHook | None:
@@ -298,10 +305,24 @@ class Service:
         lost = self._find_lost()
         if lost is None:
             rundir.show_life(self.settings.run_dir)
+            self._collect()
             self.loop.call_later(RUN_DIR_CHECK_S, self._check_run_dir)
         else:
             self._lost = self._report(lost)
             self.loop.stop()
+
+    def _collect(self) -> None:
+        """Collect old garbage once in a while: 10 ms for 1 000 jobs that came since the last time.
+
+        It waits for a quiet second, so that no client waits for it.
+        """
+        passed_ns = self.clock.monotonic_ns() - self._collected_ns
+        if passed_ns > COLLECT_NS and (
+            passed_ns > COLLECT_ANYWAY_NS or self.daemon.clients.is_quiet()
+        ):
+            gc.collect()
+            gc.freeze()
+            self._collected_ns = self.clock.monotonic_ns()
 
     def _find_lost(self) -> Path | None:
         """A part of the run directory that is gone, or that another manager has replaced."""
@@ -422,10 +443,13 @@ def _raise_descriptor_limit() -> None:
 
 
 def _settle_memory() -> None:
-    """Freeze the permanent objects for the garbage collector; gather the heap in huge pages."""
+    """Freeze the permanent objects for the garbage collector; gather the heap in huge pages.
+
+    Young objects are collected as they come, in 2 ms. Older ones are left to `_collect`.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(YOUNG_OBJECTS, NEVER, NEVER)
     huge_pages.gather_heap()
 
 

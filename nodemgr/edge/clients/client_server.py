@@ -683,6 +683,10 @@ class ClientServer:
             self._others_asked_ns = last_ns
         self._last_asked = listener.env, self.now_ns()
 
+    def is_quiet(self) -> bool:
+        """No client has asked for anything within OTHERS_NS."""
+        return self.now_ns() - self._last_asked[1] > OTHERS_NS
+
     def over_budget(self, connection: Connection) -> None:
         rest_ns = connection.listener.rate_limiter.rest_ns(self.now_ns())
         if rest_ns > 0 and connection.reading:

@@ -1113,3 +1113,27 @@ def test_each_kind_of_effect_has_one_handler(make: Make) -> None:
     )
     handled = [kind.__name__ for part in parts for kind in part.handlers()]
     assert sorted(handled) == sorted(kind.__name__ for kind in effects.HANDLING)
+
+
+def test_old_garbage_is_collected_once_in_a_while_in_a_quiet_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = gc.get_threshold()
+    with LocalManager() as manager:
+        assert gc.get_threshold()[0] == service.YOUNG_OBJECTS
+        one, collected = manager.service, []
+        monkeypatch.setattr(gc, "freeze", lambda: None)
+        monkeypatch.setattr(gc, "collect", lambda: collected.append(1))
+
+        def after(passed_ns: int, *, quiet: bool) -> int:
+            monkeypatch.setattr(one.daemon.clients, "is_quiet", lambda: quiet)
+            one._collected_ns = one.clock.monotonic_ns() - passed_ns
+            manager.do(one._collect)
+            return len(collected)
+
+        assert after(service.COLLECT_NS // 2, quiet=True) == 0
+        assert after(2 * service.COLLECT_NS, quiet=False) == 0
+        assert after(2 * service.COLLECT_NS, quiet=True) == 1
+        assert after(2 * service.COLLECT_ANYWAY_NS, quiet=False) == 2
+        monkeypatch.undo()
+    assert gc.get_threshold() == before
