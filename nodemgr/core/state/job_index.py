@@ -5,7 +5,7 @@ Knows: ids, environments. Must not know: what the jobs are, which of them an ind
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import chain, islice
@@ -60,16 +60,21 @@ class JobIndex:
             if row[at : at + len(ids)] == ids:
                 del row[at : at + len(ids)]
             else:
-                left = set(ids)
-                self._of[env] = row = [job_id for job_id in row if job_id not in left]
+                for job_id in ids:
+                    del row[bisect_left(row, listed(job_id), key=listed)]
             if not row:
                 del self._of[env]
         for env, ids in _by_env(came):
             row = self._of.setdefault(env, [])
             is_last = not row or listed(row[-1]) < listed(ids[0])
-            row += ids
-            if not is_last:
+            if is_last:
+                row += ids
+            elif len(ids) > len(row):
+                row += ids
                 row.sort(key=listed)
+            else:
+                for job_id in ids:
+                    insort(row, job_id, key=listed)
 
 
 def _by_env(jobs: Iterable[Named]) -> Iterable[tuple[str, list[str]]]:

@@ -21,6 +21,8 @@ from nodemgr.core.state.tally import BLOCK_BITS, Tally
 
 EARLIEST, LATEST = -(1 << 80), 1 << 80
 """Below and above every stamp."""
+SPARSE = 8
+"""Numbers for each entry before all are numbered anew, in one step: 200 of 10 000 are left then."""
 
 
 class EntryPosition(NamedTuple):
@@ -167,7 +169,7 @@ class Line:
             self._back.take(number)
         else:
             self._front.take(~number)
-        if len(self._back.keys) + len(self._front.keys) > 2 * (BLOCK_BITS + len(self)):
+        if len(self._back.keys) + len(self._front.keys) > SPARSE * (BLOCK_BITS + len(self)):
             self._renumber()
 
     def _end(self, group: str, owner: str) -> None:
