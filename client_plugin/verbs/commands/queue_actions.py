@@ -53,8 +53,8 @@ FILTERS = (
     VerbOption("--all-of", kind=kinds.ENV, help="All of this environment."),
 )
 """Filters, in place of ids. Several filters select the jobs that match all of them."""
-MAX_IDS = 1_000
-"""The most ids in one order (nodemgr/edge/api/job_arguments.py)."""
+MAX_IDS = 250
+"""Ids in one order: it is done in parts, and each part has all of them again."""
 MAX_LINES = 20
 """The most printed lines about successes."""
 MANY_TEXT = (

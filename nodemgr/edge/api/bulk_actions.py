@@ -231,7 +231,9 @@ _AFTER: dict[str, frozenset[JobState]] = {
 
 def few_of(state: State, name: str, behind: int, most: int) -> list[str]:
     """The elements of an array behind the one with this index (-1: from the first), in order."""
-    elements = state.elements[name]
+    elements = state.elements.get(name)
+    if not elements:
+        return []
     number, env = job_ids.order(name)[0], state.jobs[next(iter(elements))].env
     row = state.living.behind(env, (number, -2 if behind < 0 else behind))
     return list(islice(takewhile(lambda one: job_ids.order(one)[0] == number, row), most))

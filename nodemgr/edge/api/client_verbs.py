@@ -21,15 +21,18 @@ from nodemgr.edge.api.views import Views
 from nodemgr.edge.clients.client_sessions import ASK_NS, Session
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host import stderr_log
+from nodemgr.edge.rpc.cost import Units
 from nodemgr.edge.rpc.operation import FileReply, JsonText, Later, OperationError, parse
 from nodemgr.edge.rpc.shared_buffers import SHEET_BYTES, SheetRange, Sheets
-from nodemgr.edge.rpc.turns import InTurn
+from nodemgr.edge.rpc.turns import InTurn, Work, in_turns
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.messages import orders as messages
 
 PART_BYTES = 960
 """Bytes of an answer in one packet; the rest is for its head and, over UDP, the MAC."""
 MAX_PARTS = 4_000
+PARTS_IN_TURN = Units.PART.within()
+"""The packets of an answer in one turn of the loop."""
 MAX_RECORDS = 2_000
 """The most records of an env's past, the last ones: they fit the parts and take some 20 ms."""
 NEED_NO_READING = frozenset({"release", "resume", "keep", "holdings", "sheet", "order", "figures"})
@@ -161,7 +164,20 @@ class Questions:
         if len(parts) > MAX_PARTS:
             line = messages.LONG_ANSWER()
             parts = list(pages({"error": line, "code": line.code}))
+        in_turns(
+            self._daemon.loop,
+            self._sending(session, rid, parts),
+            lambda _: None,
+            lambda error: stderr_log.fault("in an answer", error),
+        )
+
+    def _sending(self, session: Session, rid: int, parts: list[str]) -> Work[None]:
+        clock, began_ns = self._daemon.clock, self._daemon.clock.monotonic_ns()
         for index, data in enumerate(parts):
+            if index and index % PARTS_IN_TURN == 0:
+                session.took(clock.monotonic_ns() - began_ns)
+                yield
+                began_ns = clock.monotonic_ns()
             session.answer("PART", rid=rid, index=index, count=len(parts), data=data)
 
     def _send_file(self, session: Session, rid: int, file: FileReply) -> None:

@@ -17,6 +17,7 @@ from nodemgr.core.model.entities import WHOLE_PERCENT
 from nodemgr.core.state.work_queue import line_name, queue_name
 from nodemgr.core.views.job_rows import STAGES, Cursor
 from nodemgr.edge.kernel.processes import one_line
+from nodemgr.edge.rpc.cost import MAX_NAMED
 from nodemgr.edge.rpc.operation import OperationError, duration, integer
 from nodemgr.messages import jobs as messages
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
@@ -29,7 +30,7 @@ MAX_STRINGS = 10_000
 MAX_PATH_BYTES = 4_095
 MAX_ARRAY = 10_000
 MAX_INDEX = 2**31 - 1
-MAX_JOBS_NAMED = 1_000
+MAX_JOBS_NAMED = MAX_NAMED
 MAX_NAME_CHARS = 64
 MAX_GPUS = 1_024
 MAX_SUBMITTED = 256

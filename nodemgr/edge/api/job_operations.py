@@ -526,7 +526,7 @@ class JobOperations:
         who = who._replace(past=self._past(names[at : at + Units.FIND.within()]))
         rows: dict[str, dict[str, Any]] = {}
         found: dict[str, bulk_actions.OneAction] = {}
-        left = STEP_UNITS
+        left = STEP_UNITS - Units.NAME * len(names)
         while at < len(names) and left >= 2 * Units.CHANGE:
             name, room = names[at], left // Units.CHANGE
             left -= Units.FIND
@@ -691,13 +691,14 @@ class JobOperations:
 
     def _ended(self, who: Who, job_id: str) -> Ended:
         """The ended job of this id. Raises OperationError if the caller may see none."""
-        if who.past is None:
-            ended = next(iter(self._daemon.journal.ended(job_id, 1)), None)
-        else:
-            ended = who.past.get(job_id)
+        ended = self._past_of(job_id) if who.past is None else who.past.get(job_id)
         if ended is None or who.env not in (None, ended.job.env):
             raise _no_job(who, job_id)
         return ended
+
+    def _past_of(self, job_id: str) -> Ended | None:
+        """An ended job; of an array the first ended element."""
+        return self._daemon.journal.ended_each([job_id]).get(job_id)
 
     def _check_lives(self, who: Who, job_id: str) -> None:
         if self._lives(who, job_id):
@@ -809,11 +810,11 @@ class JobOperations:
         for name in job.after:
             if self._lives(who, name):
                 continue
-            ended = [row.job for row in self._daemon.journal.ended(name, kinds.MAX_ROWS)]
-            lost = next((one for one in ended if one.state is not JobState.DONE), None)
+            ended = self._daemon.journal.ended_states(job.env, (name,)).values()
+            lost = next((state for state in ended if state is not JobState.DONE), None)
             if lost is None and ended:
                 continue
-            how = "is not known any more" if lost is None else f"is {lost.state.value}"
+            how = "is not known any more" if lost is None else f"is {lost.value}"
             raise OperationError(
                 stated(
                     f"{job.job_id} waits for {name}, which {how}",
@@ -890,26 +891,32 @@ class JobOperations:
             if request.job_id is None:
                 return self._views.request(request)
             job_id = request.job_id
-        living = [job for job in job_actions.living(state, job_id) if who.env in (None, job.env)]
-        ended = [
-            ended
-            for ended in self._daemon.journal.ended(job_id, kinds.MAX_ROWS)
-            if who.env in (None, ended.job.env)
-        ]
-        if not living and not ended:
-            raise _no_job(who, job_id)
-        return Later(lambda reply: self._views.jobs(living[: kinds.MAX_ROWS], ended, reply))
+        if not self._lives(who, job_id):
+            self._ended(who, job_id)
+        first = self._past_of(job_id)
+        if job_id in state.elements or (first is not None and first.job.job_id != job_id):
+            _spend(who, Units.STORY * kinds.MAX_ROWS)
+            names = bulk_actions.few_of(state, job_id, -1, kinds.MAX_ROWS)
+            some = [state.jobs[name] for name in names]
+            return Later(lambda reply: self._views.array(who.env, job_id, some, reply))
+        living = [state.jobs[job_id]] if job_id in state.jobs else []
+        ended = [] if first is None else [first]
+        return Later(lambda reply: self._views.jobs(living, ended, reply))
 
     def _wait(self, who: Who, given: dict[str, Any]) -> Later:
         """One wait per connection: a new wait replaces the old one."""
         job_ids = given["jobs"]
         _spend(who, len(job_ids) * Units.FIND)
-        who = who._replace(past=self._past(job_ids))
-        for job_id in job_ids:
-            if not self._lives(who, job_id):
-                self._ended(who, job_id)
 
         def begin(reply: Callable[[Any], None]) -> None:
+            in_turns(
+                self._daemon.loop,
+                self._find_all(who, job_ids),
+                lambda _: wait(reply),
+                lambda error: reply(_fault(error)),
+            )
+
+        def wait(reply: Callable[[Any], None]) -> None:
             give_up = self.waits.begin(
                 job_ids, lambda: self._views.outcomes(who.env, job_ids, reply)
             )
@@ -919,6 +926,18 @@ class JobOperations:
 
         return Later(begin)
 
+    def _find_all(self, who: Who, job_ids: Sequence[str]) -> Work[None]:
+        """Raises OperationError for one that the caller may not see."""
+        most = Units.FIND.within()
+        for start in range(0, len(job_ids), most):
+            some = job_ids[start : start + most]
+            who = who._replace(past=self._past(some))
+            for job_id in some:
+                if not self._lives(who, job_id):
+                    self._ended(who, job_id)
+            if start + most < len(job_ids):
+                yield
+
     # -- logs --
 
     def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any] | Later:
@@ -926,15 +945,10 @@ class JobOperations:
 
         Raises OperationError."""
         job_id, state = given["job"], self._daemon.state
-        ended = [ended.job for ended in self._daemon.journal.ended(job_id, 1)]
-        job = next(
-            (
-                job
-                for job in (*job_actions.living(state, job_id)[:1], *ended)
-                if who.env in (None, job.env)
-            ),
-            None,
-        )
+        ended = self._past_of(job_id)
+        known = [job_rows.any_living(state, job_id), None if ended is None else ended.job]
+        mine = [job for job in known if job is not None and who.env in (None, job.env)]
+        job = next(iter(mine), None)
         if job is None:
             raise _no_job(who, job_id)
         if job.job_id != job_id:
@@ -988,7 +1002,7 @@ def _fault(error: Exception) -> OperationError:
 def _read_units(job: object) -> int:
     """Of one of many submissions, to be read."""
     has_features = isinstance(job, dict) and job.get("features") is not None
-    return Units.FEATURES if has_features else Units.FIND
+    return Units.READ + (Units.FEATURES if has_features else 0)
 
 
 def _spend(who: Who, units: int) -> None:

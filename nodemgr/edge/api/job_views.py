@@ -23,6 +23,7 @@ from nodemgr.core.views.figures import Readings
 from nodemgr.edge.api import job_arguments
 from nodemgr.edge.api.views import Views, internal_fault
 from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.rpc.cost import STEP_UNITS, UNIT_NS, Units
 from nodemgr.edge.rpc.operation import JsonText, Later, OperationError, Reply
 from nodemgr.edge.rpc.turns import Work, in_turns
 from nodemgr.edge.store.database import StoreFailed
@@ -32,7 +33,7 @@ from nodemgr.messages import orders as messages
 from nodemgr.messages.executor import END_FORGOTTEN
 
 SCHEMA_VERSION = 1
-PAGE_NS = 5_000_000
+PAGE_NS = STEP_UNITS * UNIT_NS
 """The longest time for one page of the queue; the client requests the next page."""
 MAX_EXPECTED = 200
 """The most jobs at the head of the queues that get a start estimate.
@@ -41,7 +42,7 @@ All other requests wait during this work.
 """
 MAX_FIGURED = 200
 """The most jobs of a page with figures; those of further jobs are null."""
-STORIES = 25
+STORIES = Units.STORY.within()
 """The most stories of jobs in one turn of the loop."""
 SECOND_NS = 1_000_000_000
 EXPECTED_NS = 1_000_000_000
@@ -163,6 +164,19 @@ class JobViews:
         """Whole stories: of one job, or of an array's elements (then without what they wrote)."""
         work = self._stories(list(living), list(ended))
         in_turns(self._daemon.loop, work, reply, lambda error: reply(internal_fault(error)))
+
+    def array(self, env: str | None, name: str, living: list[Job], reply: Reply) -> None:
+        """The stories of the elements that have ended, up to MAX_ROWS, and of these living ones."""
+
+        def found(ended: Any) -> None:
+            if isinstance(ended, PastFault):
+                reply(OperationError(messages.STORE_FAILED(fault=ended)))
+                return
+            rows = {row.job.job_id: row for row in ended}
+            rows |= self._daemon.journal.pending_ended(name)
+            self.jobs(living, [row for row in rows.values() if row is not None], reply)
+
+        self._past.ask(env or "", lambda past: past.ended(name, job_arguments.MAX_ROWS), found)
 
     def _stories(self, living: list[Job], ended: list[Ended]) -> Work[dict[str, Any]]:
         tails = len(living) + len(ended) == 1

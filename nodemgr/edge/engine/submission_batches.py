@@ -20,7 +20,7 @@ from nodemgr.core.model.entities import DenyCode
 from nodemgr.core.model.values import replace
 from nodemgr.edge.engine.step_engine import STORE_RETRY_S, Handlers, StepEngine
 from nodemgr.edge.host.clock import Clock
-from nodemgr.edge.rpc.cost import STEP_UNITS, Units
+from nodemgr.edge.rpc.cost import ELEMENTS, STEP_UNITS, Units
 from nodemgr.edge.rpc.turns import InTurn
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
@@ -43,11 +43,8 @@ def submission_units(submission: events.Submission, most: int = MAX_ELEMENTS) ->
     """The cost of taking the submission, with so many of its elements."""
     kib = submission.payload.size_bytes // 1_024
     elements = min(most, len(submission.array))
-    return Units.SUBMIT + Units.KIB * kib + Units.ELEMENT * elements
-
-
-PART = Units.ELEMENT.within(STEP_UNITS // 2)
-"""The most elements of an array in one step."""
+    awaited = Units.FIND * len(submission.after)
+    return Units.SUBMIT + Units.KIB * kib + awaited + Units.ELEMENT * elements
 
 
 class _Entering(NamedTuple):
@@ -94,10 +91,10 @@ class SubmissionBatches:
 
         `ref` and `ended` of the submission are filled in here.
         """
-        submission = replace(submission, ref=next(self._references), part=PART)
-        if len(submission.array) > PART:
+        submission = replace(submission, ref=next(self._references), part=ELEMENTS)
+        if len(submission.array) > ELEMENTS:
             answer = partial(self._entered, answer, took)
-        arrived = _Arrived(submission, answer, took, submission_units(submission, PART))
+        arrived = _Arrived(submission, answer, took, submission_units(submission, ELEMENTS))
         self._arrived.add(submission.env, arrived)
         if len(self._arrived) == 1:
             self._loop.call_soon(self._gather, 0, self._clock.monotonic_ns() + GATHER_NS)
@@ -167,7 +164,7 @@ class SubmissionBatches:
         if row is not None and self._journal.is_behind():
             rest_s = BEHIND_READING_S
         elif row is not None and not self._engine.submit(
-            events.EnterElements(entering.array, PART, self._clock.wall_ns())
+            events.EnterElements(entering.array, ELEMENTS, self._clock.wall_ns())
         ):
             rest_s = STORE_RETRY_S
         self._entering.take()

@@ -9,10 +9,13 @@ amount is known, and before it is done.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
-STEP_UNITS = 5_000
-"""The most in one step: 5 ms of the processor of the bench's machine (bench/jobs/denial.py)."""
+STEP_UNITS = 2_500
+"""The most in one step: 2.5 ms of the processor of the bench's machine (bench/jobs/denial.py).
+
+Beside other work on all cores it is twice as much: 5 ms."""
 UNIT_NS = 1_000
 """The charge for a unit."""
 
@@ -20,9 +23,11 @@ UNIT_NS = 1_000
 class Units(IntEnum):
     """A unit is a microsecond there."""
 
+    NAME = 1
+    """An id of an order, as it is read, whether the order reaches it or not."""
     MATCH = 2
     """A job that a filter is compared with."""
-    FIND = 20
+    FIND = 40
     """An id that is looked for, among the jobs that wait, run or have ended."""
     PAST = 40
     """A job that has ended, read from the store."""
@@ -30,13 +35,67 @@ class Units(IntEnum):
     """A job that is held, unheld, moved, withdrawn or queued again."""
     SUBMIT = 160
     """A job that is taken, whatever its size,"""
-    KIB = 8
-    """and each KiB of its words and variables."""
+    KIB = 4
+    """and each KiB of its words and variables: to be read, and to be stored."""
     ELEMENT = 36
     """Each element of an array."""
+    READ = 50
+    """A submission of many, as it is read."""
     FEATURES = 700
     """The forecast of one submission."""
+    STORY = 200
+    """A job of an array that is shown."""
+    ROW = 12
+    """A row of the queue's list."""
+    PART = 40
+    """A packet of an answer."""
 
     def within(self, units: int = STEP_UNITS) -> int:
         """How many of them a step can do; one at least."""
         return max(1, units // self)
+
+
+ELEMENTS = Units.ELEMENT.within(STEP_UNITS // 2)
+"""The most elements of an array that enter in one step."""
+MAX_NAMED = 1_000
+"""The most ids in one order."""
+
+_ONE: tuple[tuple[Units, int], ...] = ((Units.CHANGE, 1),)
+"""One row, or a list that is made in the thread of the past."""
+_CHANGES = ((Units.CHANGE, Units.CHANGE.within()),)
+
+LARGEST_STEPS: Mapping[str, tuple[tuple[Units, int], ...]] = {
+    "job_submit": ((Units.SUBMIT, 1), (Units.ELEMENT, ELEMENTS)),
+    "job_submit_many": ((Units.SUBMIT, Units.SUBMIT.within()),),
+    "job_place": _ONE,
+    "job_show": ((Units.STORY, Units.STORY.within()),),
+    "job_withdraw": _CHANGES,
+    "job_hold": _CHANGES,
+    "job_free": _CHANGES,
+    "job_move": _CHANGES,
+    "job_requeue": _CHANGES,
+    "job_wait": ((Units.FIND, Units.FIND.within()),),
+    "job_orders": (
+        (Units.NAME, MAX_NAMED),
+        (Units.CHANGE, (STEP_UNITS - MAX_NAMED * Units.NAME) // (Units.CHANGE + Units.FIND)),
+    ),
+    "job_log_read": _ONE,
+    "queue": ((Units.ROW, Units.ROW.within()),),
+    "history": _ONE,
+    "report": _ONE,
+    "leases": _ONE,
+    "queue_create": _ONE,
+    "queue_rm": _ONE,
+    "task_suspend": _ONE,
+    "task_resume": _ONE,
+    "task_show": _ONE,
+    "task_keep": _ONE,
+    "forecast": ((Units.READ, 1), (Units.FEATURES, 1)),
+    "report_samples": _ONE,
+    "report_forecast": _ONE,
+}
+"""The work in the largest step of each verb.
+
+A job that is larger is a step of its own: 2 MiB of words and variables are 8 200 units, 1 000 jobs
+that it waits for are 40 000.
+"""

@@ -413,15 +413,20 @@ class Journal:
 
     def ended(self, job_id: str, limit: int = RETAINED_RECORDS) -> list[Ended]:
         """An ended job, or all ended elements of an array, with rows still pending in memory."""
-        stored = {
+        stored: dict[str, Ended | None] = {
             name: encoding.decode("history", text)
             for name, text in self._store.history_of(job_id, limit)
         }
-        for name, row in self._pending.history.items():
-            if name == job_id or name.startswith(f"{job_id}."):
-                stored.pop(name, None)
-                stored |= {} if row is None else {name: encoding.decode("history", row.value)}
-        return list(stored.values())
+        rows = {**stored, **self.pending_ended(job_id)}.values()
+        return [row for row in rows if row is not None]
+
+    def pending_ended(self, job_id: str) -> dict[str, Ended | None]:
+        """Of these, the rows that the store does not have yet; None: it runs again."""
+        return {
+            name: None if row is None else encoding.decode("history", row.value)
+            for name, row in self._pending.history.items()
+            if name == job_id or name.startswith(f"{job_id}.")
+        }
 
     def ended_each(self, names: Iterable[str]) -> dict[str, Ended]:
         """The first ended job of each name that has one, in one look into the store."""

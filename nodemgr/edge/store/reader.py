@@ -216,6 +216,15 @@ class HistoryQuery:
             for number, value, cwd in reversed(rows)
         ]
 
+    def ended(self, name: str, limit: int) -> list[Ended]:
+        """A job, or the first ended elements of an array."""
+        query = (
+            "SELECT value FROM history WHERE job_id = :name"
+            " OR (job_id > :name || '.' AND job_id < :name || '/') ORDER BY number LIMIT :limit"
+        )
+        rows = self._db.execute(query, {"name": name, "limit": limit})
+        return [encoding.decode("history", value) for (value,) in rows]
+
     def leases(
         self,
         env: str | None,

@@ -12,6 +12,8 @@ import pytest
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.core.model import events
+from nodemgr.edge.api import client_verbs
+from nodemgr.edge.api.client_verbs import Questions
 from nodemgr.edge.engine.submission_batches import submission_units
 from nodemgr.edge.rpc.cost import STEP_UNITS, Units
 from tests.support.limits import WAIT_LIMIT_S
@@ -215,7 +217,7 @@ def test_an_environment_is_charged_what_its_order_does(talk: Talk) -> None:
         for each in talk.manager.daemon.clients._listeners.values()
         if each.env == "alice" and not each.for_all
     ]
-    ids = talk.submit_many(40)
+    ids = talk.submit_many(14)
 
     def spent(order: str, **given: Any) -> int:
         listener.rate_limiter.began_ns = listener.rate_limiter.spent = 0
@@ -223,4 +225,52 @@ def test_an_environment_is_charged_what_its_order_does(talk: Talk) -> None:
         return listener.rate_limiter.spent
 
     few, many = spent("free", jobs=ids[:2]), spent("free", jobs=ids[2:])
-    assert many - few >= 36 * Units.CHANGE * 1_000
+    assert many - few >= 10 * (Units.CHANGE + Units.FIND) * 1_000
+
+
+def test_a_long_answer_is_sent_in_turns(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stories of 200 elements are some hundred packets."""
+    monkeypatch.setattr(client_verbs, "PARTS_IN_TURN", 5)
+    turns: list[int] = []
+    sending = Questions._sending
+
+    def seen(*arguments: Any) -> Iterator[None]:
+        turns.append(1)
+        for _ in sending(*arguments):
+            turns.append(1)
+            yield
+
+    monkeypatch.setattr(Questions, "_sending", seen)
+    array = talk.submit(array=list(range(60)))
+    turns.clear()
+    shown = talk.order("job_show", job=array)["jobs"]
+    assert [row["job"] for row in shown] == [f"{array}.{index}" for index in range(60)]
+    assert len(turns) > 5
+
+
+def test_the_ended_elements_of_an_array_stand_beside_the_living_ones(talk: Talk) -> None:
+    array = talk.submit(array=list(range(6)))
+    talk.rows("withdraw", jobs=[f"{array}.1", f"{array}.4"])
+    shown = talk.order("job_show", job=array)["jobs"]
+    states = [(row["job"], row["state"]) for row in shown]
+    ended = {1: "withdrawn", 4: "withdrawn"}
+    assert states == [(f"{array}.{index}", ended.get(index, "held")) for index in range(6)]
+    talk.order("job_withdraw", job=array)
+    shown = talk.order("job_show", job=array)["jobs"]
+    assert [row["state"] for row in shown] == ["withdrawn"] * 6
+
+
+def test_a_wait_for_many_ended_jobs_looks_for_them_in_turns(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = talk.submit_many(2 * Units.FIND.within() + 1)
+    talk.rows("withdraw", jobs=ids)
+    asked: list[int] = []
+    each = talk.manager.daemon.journal.ended_each
+    monkeypatch.setattr(
+        talk.manager.daemon.journal,
+        "ended_each",
+        lambda names: asked.append(len(names)) or each(names),
+    )
+    assert len(talk.order("job_wait", jobs=ids)["jobs"]) == len(ids)
+    assert max(asked) <= Units.FIND.within()
