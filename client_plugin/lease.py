@@ -59,8 +59,8 @@ def preloaded() -> bool:
 
 
 def say_alone() -> None:
-    """Say that the preloaded library is missing in a process of an environment."""
-    if start() and not preloaded():
+    """Say that the preloaded library is missing in a process that would get GPUs."""
+    if start() and not preloaded() and expected_gpus() != 0:
         from .messages import hook as messages  # here: most programs never need a line
 
         faults.say_once(messages.HOOK_ALONE())
