@@ -2,6 +2,8 @@
 #include "client/client.h"
 
 _Atomic(const struct nm_lease *) nm_held_lease;
+static const _Atomic uint32_t no_hold; /* no process of the model is suspended */
+const _Atomic uint32_t *_Atomic nm_hold_word = &no_hold;
 static _Atomic uint32_t alive = 1;
 _Atomic(_Atomic uint32_t *) nm_birth_page = &alive;
 
