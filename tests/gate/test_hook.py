@@ -143,16 +143,6 @@ def test_containers_that_are_gone_are_forgotten(
 
 
 @pytest.mark.usefixtures("bpf")
-def test_a_record_of_a_cgroup_of_version_1_is_removed(gate: Gate, tmp_path: Path) -> None:
-    """An earlier version wrote such records. They stop neither the manager nor the other gates."""
-    record = tmp_path / "gates" / ENV / "containers" / "0123456789abcdef"
-    record.write_text("devices 12 /sys/fs/cgroup/devices/libpod-1\n")
-    gate.check()
-    assert gate.state() == (True, "on, by eBPF: 0 containers behind it")
-    assert not record.exists()
-
-
-@pytest.mark.usefixtures("bpf")
 def test_another_cgroup_of_the_same_name_is_not_gated(
     gate: Gate, cgroup: Callable[[], Path], make_probe: Callable[[], Probe]
 ) -> None:

@@ -370,6 +370,8 @@ class LedgerController:
         return "" if process.fenced else members.capped(self._state.tasks[process.task_id])
 
     def _hold(self, process: Process) -> SlotHold:
+        if process.fenced:  # its task may have ended
+            return SlotHold.NONE
         return HOLDS[self._state.tasks[process.task_id].suspension]
 
     def _lost(self, env: str) -> None:
