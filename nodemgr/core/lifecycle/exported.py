@@ -107,6 +107,8 @@ def settle(draft: Draft, event: Audited) -> None:
 def _charge(draft: Draft, env: str, uuid: Uuid, before_bytes: int, now_bytes: int) -> None:
     key = key_of(env)
     row = draft.unreclaimed.get((key, uuid))
+    if row is not None and row.told and now_bytes == before_bytes:
+        return  # the reading changed another env's charge
     if now_bytes < before_bytes:
         draft.wake_scheduler()
     is_told = row is not None and (row.told or 0 < now_bytes <= before_bytes)

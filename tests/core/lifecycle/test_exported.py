@@ -112,6 +112,18 @@ def test_it_bounds_the_next_grants_until_it_is_free() -> None:
     assert node.published("memory.residue")[0]["memory_bytes"] == 0
 
 
+def test_a_charge_that_stays_is_reported_once_beside_another_envs() -> None:
+    node = Node(1)
+    node.quota("alice", 1, 40)
+    node.quota("bob", 1, 40)
+    reads(node, 2, 2, ALICE_2)
+    reads(node, 2)
+    assert [told["env"] for told in node.published("memory.residue")] == ["alice"]
+    reads(node, 4, 2, BOB_2)
+    reads(node, 4)
+    assert [told["env"] for told in node.published("memory.residue")] == ["bob"]
+
+
 def test_what_is_unclear_is_charged_to_nobody_and_shown() -> None:
     node = Node(1)
     node.quota("alice", 1, 40)
