@@ -240,10 +240,14 @@ static bool lacks_descriptors(void)
     return fd < 0 && (errno == EMFILE || errno == ENFILE);
 }
 
-/* The connection and the ledger take descriptors, which the driver may lack then. */
+/* The connection and the ledger take descriptors, which the driver may lack then. A driver that has
+   started before refuses for another reason, and its memory is in use. */
 static int started(int result)
 {
-    if (result == NM_CUDA_SUCCESS || !lacks_descriptors())
+    static _Atomic bool has_started;
+    if (result == NM_CUDA_SUCCESS)
+        atomic_store(&has_started, true);
+    if (atomic_load(&has_started) || !lacks_descriptors())
         return result;
     nodemgr_release();
     nm_say(NM_NO_DESCRIPTORS_FOR_DRIVER, result);

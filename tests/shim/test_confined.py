@@ -55,6 +55,12 @@ int main(int count, char **words)
         return 2;
     if (words[1][0] >= '0' && words[1][0] <= '9')
         leave(atoi(words[1]));
+    if (!strcmp(words[1], "later")) {
+        printf("%d\n", init(0));
+        leave(0);
+        printf("%d\n", init(1)); /* flags that the driver refuses */
+        return 0;
+    }
     printf("%d\n", init(0));
     return 0;
 }
@@ -92,3 +98,9 @@ def test_the_grant_goes_back_and_the_call_fails_with_its_line(
 def test_four_free_descriptors_suffice(env: World) -> None:
     ended = env.run(compiled(PROGRAM), "4")
     assert (ended.stdout, ended.stderr) == ("0\n", "")
+
+
+def test_a_refusal_after_the_start_takes_no_gpus(env: World) -> None:
+    """The program has memory, and all of its descriptors are in use."""
+    ended = env.run(compiled(PROGRAM), "later")
+    assert (ended.stdout, ended.stderr) == ("0\n1\n", "")
