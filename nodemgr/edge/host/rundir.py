@@ -95,7 +95,8 @@ def _check_parents(path: Path) -> None:
                     stated(
                         f"{path} is {where}, which uid {status.st_uid} can change"
                         + (f" and so can {others}" if others else ""),
-                        "choose a directory whose parents belong to root or to you",
+                        (f"take that from them (chmod go-w {each}), or " if others else "")
+                        + "choose a directory whose parents only root and you can change",
                     )
                 )
 

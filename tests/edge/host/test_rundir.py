@@ -216,8 +216,10 @@ def test_a_directory_below_another_users_is_refused(short: Path, kind: str) -> N
         os.chown(parent, 65_534 if kind == "owner" else 0, 65_534)
         parent.chmod({"owner": 0o755, "group": 0o775}.get(kind, 0o777))
     for run, state in ((parent / "run", short / "state"), (short / "run", parent / "state")):
-        with pytest.raises(RunDirError, match=f"is below {theirs}, which uid [0-9]+ can change"):
+        with pytest.raises(RunDirError, match=f"is below {theirs}, which uid [0-9]+ can") as fault:
             rundir.prepare(run, state)
+        is_roots = kind in ("open to all", "group")
+        assert (f"(chmod go-w {theirs}), or choose" in str(fault.value)) == is_roots
     theirs.unlink() if "link" in kind else parent.chmod(0o1777)
 
 
