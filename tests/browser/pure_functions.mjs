@@ -43,6 +43,12 @@ test("GPUs stand with the range that was asked for", () => {
   assert.equal(format.heldGpus({ gpu_indices: [] }), "–");
 });
 
+test("exported memory of two environments on one GPU has two rows", () => {
+  const row = { pid: null, gpu_index: 0 };
+  const keys = ["alice", "bob"].map((env) => merge.unreclaimedKey({ ...row, env }));
+  assert.notEqual(keys[0], keys[1]);
+});
+
 test("figures that are not known are a dash, never a zero", () => {
   const forms = ["gib", "gibNumber", "percent", "celsius", "watts", "duration"];
   for (const form of forms) {

@@ -6,7 +6,7 @@ import { GpuGrid } from "./gpus.js";
 import { Keyed, el, setAttribute, setHidden, setStyle, setText } from "./dom.js";
 import { NONE, gib, gibNumber, percent, visible, watts } from "./format.js";
 import { UNRECLAIMED, VIOLATIONS, queueColumns, taskColumns } from "./columns.js";
-import { keyOf, totalsOf } from "./merge.js";
+import { keyOf, totalsOf, unreclaimedKey } from "./merge.js";
 import { format } from "./routes.js";
 
 const FEW = 10; // rows of a list on the first view
@@ -137,9 +137,9 @@ export class NowView {
     });
     this.unreclaimed = new Table(app, {
       id: "unreclaimed",
-      title: "Memory of tasks that are lost",
+      title: "Memory of tasks that are lost or have ended",
       columns: UNRECLAIMED,
-      keyOf: (row) => `${row.pid} ${row.gpu_index}`,
+      keyOf: unreclaimedKey,
       empty: "",
       sortable: false,
     });

@@ -8,6 +8,11 @@ const ROW_KEYS = {
   jobs: ["id"],
 };
 
+// Of a row of unreclaimed memory. Exported memory of an environment has no PID.
+export function unreclaimedKey(row) {
+  return `${row.env} ${row.pid} ${row.gpu_index}`;
+}
+
 export function keyOf(name, row) {
   const field = ROW_KEYS[name].find((key) => row[key] !== null && row[key] !== undefined);
   return String(row[field]);
