@@ -6,7 +6,6 @@ They are a manager with a CDI file that podman reads, and containers on its devi
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -50,8 +49,6 @@ def container_node(
         },
     )
     yield manager
-    # while the manager still has the file open: pytest removes the directory
-    subprocess.run(["umount", "--lazy", manager.run_dir / "sim" / "apart"], check=False)
     (podman.CDI_DIR / (kind.partition(".")[0] + ".json")).unlink(missing_ok=True)
 
 

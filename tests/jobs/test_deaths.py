@@ -102,11 +102,11 @@ def test_deaths_one_after_another(world: World) -> None:
     """Each manager dies after a few commits, at any point of its work, also while it starts."""
     store = world.manager.store
     assert isinstance(store, DyingStore)
-    job_ids = []
-    for number in range(12):
+    job_ids: list[str] = []
+    while len(job_ids) < 12 or store.deaths < 5:  # on a busy machine, commits come together
+        number = len(job_ids)
         store.die("after" if number % 2 else "before", 1 + number % 5)
         job_ids.append(submit(world, str(number)))
     until_nothing_is_left(world)
-    assert store.deaths >= 5
     assert jobs_begun(world) == job_ids
-    assert [world.ended(job_id).job.state for job_id in job_ids] == [JobState.DONE] * 12
+    assert {world.ended(job_id).job.state for job_id in job_ids} == {JobState.DONE}

@@ -262,4 +262,7 @@ class Manager:
             code = self._end(signal.SIGTERM)
             if code != 0 and (is_ready or code != -signal.SIGTERM):
                 raise AssertionError(f"the manager ended with {code}; it said:\n{self.log}")
+        apart = self.run_dir / "sim" / "apart"
+        if apart.is_mount():  # root's manager that was killed has left it
+            subprocess.run(["umount", "--lazy", apart], check=True)
         shutil.rmtree(self.directory, ignore_errors=True)
