@@ -100,7 +100,12 @@ class Everything:
     def stalled(self) -> list[Process]:
         tasks = self.node.state.tasks
         stalled = TaskState.STALLED
-        return [row for row in self.members() if tasks[row.task_id].state is stalled]
+        silent = self.node.state.silent_jobs
+        return [
+            row
+            for row in self.members()
+            if tasks[row.task_id].state is stalled or row.task_id in silent
+        ]
 
     def leaders(self) -> list[str]:
         return sorted(row.task_id for row in self.node.state.elastics.values() if row.leader)

@@ -30,6 +30,7 @@ FORGOTTEN = {
     "violations": "the next audit finds them again",
     "unbooked": "the next audit finds them again",
     "progress": "the task's next report brings it",
+    "silent_jobs": "a job whose processes are silent is found so again",
     "idle_since": "an idle task's time starts anew",
     "idle_warned": "an idle task is warned anew",
     "calm_since": "a GPU's quiet time starts anew",

@@ -185,6 +185,10 @@ def _tasks(state: State) -> Iterator[str]:
             yield f"{task.task_id} has GPUs {task.gpus}, fresh {task.fresh}"
         if (task.state is TaskState.STALLED) != (task.stalled_since_ns is not None):
             yield f"{task.task_id} is {task.state.value}, stalled since {task.stalled_since_ns}"
+        if task.task_id in state.silent_jobs and not (
+            task.job_id is not None and task.processes and task.suspension is Suspension.NONE
+        ):
+            yield f"{task.task_id} is no job's, has no process or is suspended, and yet stalled"
         if task.suspension is not Suspension.NONE and task.state is not TaskState.RUNNING:
             yield f"{task.task_id} is {task.state} and {task.suspension}"
         if task.env not in state.envs:
@@ -400,6 +404,8 @@ def _indices(state: State) -> Iterator[str]:
         state.stalled,
         {t.task_id: True for t in state.tasks.values() if t.state is TaskState.STALLED},
     )
+    if not state.silent_jobs.keys() <= state.tasks.keys():
+        yield f"{sorted(state.silent_jobs)} are stalled, and some have no task"
     udp_askers = {a.process: True for r in requests for a in r.askers if a.pid is None}
     yield from _differ("udp_askers", state.udp_askers, udp_askers)
     by_env: dict[str, dict[str, None]] = {}
@@ -436,7 +442,7 @@ def _times(state: State) -> Iterator[str]:
         if request.wait_ms is not None
     }
     aways = {("away", key) for key in state.away}
-    kills = {("kill", task_id) for task_id in state.stalled}
+    kills = {("kill", task_id) for task_id in (*state.stalled, *state.silent_jobs)}
     pauses = {(PAUSE, job.job_id) for job in state.jobs.values() if job.state is JobState.PAUSED}
     recalls = {
         (RECALL, recall_key(lease.task_id, recall.uuid))
@@ -451,7 +457,7 @@ def _times(state: State) -> Iterator[str]:
     listens = bool(state.udp_askers) or any(
         task.state is TaskState.RUNNING
         and task.suspension is Suspension.NONE
-        and ((task.job_id is None and task.task_id not in sure) or task.task_id in over_udp)
+        and ((task.processes and task.task_id not in sure) or task.task_id in over_udp)
         for task in state.tasks.values()
     )
     if listens and "silence" not in state.timers:

@@ -396,9 +396,11 @@ def _said(event: JobEnded) -> str:
 
 
 def _cause(job: Job, event: JobEnded, said: str) -> Cause:
-    """The listener knows all of them but two."""
+    """The listener knows all of them but three."""
     if job.then is JobState.PAUSED or job.yields:
         return Cause.PREEMPTED
+    if job.then is JobState.FAILED:
+        return Cause.POLICY
     lost = said and event.cause is Cause.OWN and job.attempts[-1].lost_gpu is not None
     return Cause.GPU_LOST if lost else event.cause
 

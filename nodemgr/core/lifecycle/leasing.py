@@ -325,8 +325,7 @@ def lose_member(
     if elastic_leases.any_there(draft):
         _forget_worker(draft, task, process.key)
     if task.processes or task.job_id is not None:
-        if task.job_id is None:
-            # the remaining processes may have been silent for long
+        if task.processes:  # they may have been silent for long
             draft.at_latest("silence", now_ns + draft.config.beat_ms * MS)
         draft.publish(
             "task.left",
@@ -479,18 +478,44 @@ def stall(draft: Draft, task: Task, now_ns: int) -> None:
     """
     state = checked(TASK_TRANSITIONS, task.state, TaskEvent.SILENCE, TaskState.STALLED)
     draft.put_task(replace(task, state=state, stalled_since_ns=now_ns))
-    grace_ms = draft.config.stalled_grace_ms if draft.config.stalled == "kill" else None
-    if grace_ms is not None:
-        draft.schedule(("kill", task.task_id), now_ns + grace_ms * MS)
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         draft.put_grant(replace(grant, stalled_tasks=grant.stalled_tasks + 1))
     _set_slots(draft, task, "stalled")
     draft.wake_scheduler()
+    _publish_stalled(draft, task, now_ns)
+
+
+def stall_job(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
+    """All processes of a job are silent, and live: it is shown as stalled, and keeps its GPUs."""
+    draft.silent_jobs.put(task.task_id, (now_ns, wall_ns))
+    draft.put_task(replace(task))  # a view of the task shows it
+    _publish_stalled(draft, task, now_ns)
+
+
+def job_heard(draft: Draft, task: Task, now_ns: int) -> None:
+    """A process of a job beats, or joins it: it is stalled no more, if it was."""
+    since_ns, _ = draft.silent_jobs.get(task.task_id) or (None, None)
+    if since_ns is not None:
+        draft.drop_silence(task.task_id)
+        draft.put_task(replace(task))  # a view of the task shows it
+        _publish_resumed(draft, task, now_ns - since_ns)
+
+
+def _publish_stalled(draft: Draft, task: Task, now_ns: int) -> None:
+    """Publishes it, and sets the time at which it is ended, if the policy says so."""
+    grace_ms = draft.config.stalled_grace_ms if draft.config.stalled == "kill" else None
+    if grace_ms is not None:
+        draft.schedule(("kill", task.task_id), now_ns + grace_ms * MS)
     gpus = named_gpus(draft, task.gpus)
     draft.publish(
         "task.stalled", {"env": task.env, "task": task.task_id, **gpus, "grace_ms": grace_ms}
     )
+
+
+def _publish_resumed(draft: Draft, task: Task, stalled_ns: int) -> None:
+    fields = {"env": task.env, "task": task.task_id, **named_gpus(draft, task.gpus)}
+    draft.publish("task.resumed", {**fields, "stalled_ns": stalled_ns})
 
 
 def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | None:
@@ -524,15 +549,7 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
     draft.wake_scheduler()  # its env's other requests may reuse what it holds again
     _set_slots(draft, resumed, "live")
     draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
-    draft.publish(
-        "task.resumed",
-        {
-            "env": task.env,
-            "task": task.task_id,
-            **named_gpus(draft, task.gpus),
-            "stalled_ns": now_ns - (task.stalled_since_ns or now_ns),
-        },
-    )
+    _publish_resumed(draft, task, now_ns - (task.stalled_since_ns or now_ns))
     for process in (draft.processes[key] for key in task.processes if key != heard):
         send_grant(draft, process, resumed, process.rid)
     return resumed

@@ -43,6 +43,7 @@ def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
         return
     process, task = found
     draft.connect(process.key, event.caller.connection)
+    leasing.job_heard(draft, task, now_ns)
     running: Task | None = task
     if task.state is not TaskState.RUNNING:
         running = leasing.wake(draft, task, process.key, now_ns, event.wall_ns)
@@ -75,6 +76,7 @@ def beat(draft: Draft, event: Beat, now_ns: int) -> None:
         return
     process, task = found
     draft.connect(process.key, event.caller.connection)
+    leasing.job_heard(draft, task, now_ns)
     if task.state is TaskState.STALLED:
         resumed = leasing.wake(draft, task, process.key, now_ns, event.wall_ns)
         if resumed is not None:
@@ -87,7 +89,10 @@ def beat(draft: Draft, event: Beat, now_ns: int) -> None:
 def heard(draft: Draft, event: Heard, now_ns: int) -> None:
     process = draft.processes.get(event.process)
     task = None if process is None or process.fenced else draft.tasks[process.task_id]
-    if process is None or task is None or task.state is not TaskState.STALLED:
+    if process is None or task is None:
+        return
+    leasing.job_heard(draft, task, now_ns)
+    if task.state is not TaskState.STALLED:
         return
     resumed = leasing.wake(draft, task, process.key, now_ns, event.wall_ns)
     if resumed is not None:

@@ -11,9 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from nodemgr.core.lifecycle import jobs, leasing, resizing, waiting
 from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
-from nodemgr.core.model.entities import MS, Grant, ProcessKey, Suspension, Task, TaskState
+from nodemgr.core.model.entities import (
+    MS,
+    Grant,
+    JobState,
+    ProcessKey,
+    Suspension,
+    Task,
+    TaskState,
+)
 from nodemgr.core.model.events import Tick
 from nodemgr.core.model.schema import ASIDE, EXEMPT, GRANTS, PAUSE, RECALL, RESIZES, EnvGpu
+from nodemgr.core.scheduler import reasons
 from nodemgr.core.state import accounting, members
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
@@ -50,7 +59,14 @@ def _stayed_away(draft: Draft, process: ProcessKey, now_ns: int, _wall_ns: int) 
 
 def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int, _wall_ns: int) -> None:
     task = draft.tasks.get(task_id)
-    if task is not None:
+    if task is not None and task.job_id is not None:
+        draft.schedule(("kill", task_id), None)
+        job = draft.jobs[task.job_id]
+        if job.then is None:
+            _, since_wall_ns = draft.silent_jobs[task_id]
+            why = messages.STALLED_TOO_LONG(since=reasons.clock_s(since_wall_ns))
+            jobs.stop(draft, job, JobState.FAILED, why)
+    elif task is not None:
         draft.schedule(("kill", task_id), None)
         for process in (draft.processes[key] for key in task.processes):
             if process.pid is not None:
@@ -68,6 +84,10 @@ _DUE: dict[str, Callable[[Draft, str, int, int], None]] = {
 
 def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
     """A task is silent when all its processes are. Sets the time to listen next."""
+    for task_id in list(draft.silent_jobs):
+        stopped = draft.tasks[task_id]
+        if not event.silent.issuperset(stopped.processes):
+            leasing.job_heard(draft, stopped, now_ns)
     members = [draft.processes.get(key) for key in sorted(event.silent)]
     for task_id in dict.fromkeys(member.task_id for member in members if member is not None):
         task = draft.tasks.get(task_id)
@@ -76,7 +96,7 @@ def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
             and (listened_to := _listened_to(draft, task))
             and event.silent.issuperset(listened_to)
         ):
-            _silent(draft, task, now_ns, event.wall_ns)
+            _silent(draft, task, event.silent, now_ns, event.wall_ns)
     for process in [key for key in draft.udp_askers if key in event.silent]:
         waiting.leave(draft, process, "silent", now_ns)
     if any(True for _ in draft.udp_askers) or any(
@@ -91,31 +111,22 @@ def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
 def _listened_to(draft: Draft, task: Task) -> Sequence[ProcessKey]:
     """The processes of a running task for which a silence has consequences.
 
-    The kernel reports the death of a suspended process.
+    The kernel reports the death of a suspended process. A program that got its lease at its start
+    sends no beat before it uses CUDA.
     """
     if task.state is not TaskState.RUNNING or task.suspension is not Suspension.NONE:
         return ()
-    return _over_udp(draft, task) if _is_sure(draft, task) else task.processes
+    over_udp = [key for key in task.processes if draft.processes[key].pid is None]
+    is_quiet = any(draft.processes[key].starts for key in task.processes)
+    return over_udp if is_quiet or (over_udp and task.job_id is not None) else task.processes
 
 
-def _is_sure(draft: Draft, task: Task) -> bool:
-    """Whether the task holds its GPUs whatever its processes do, until they end."""
-    return task.job_id is not None or any(draft.processes[key].starts for key in task.processes)
-
-
-def _over_udp(draft: Draft, task: Task) -> list[ProcessKey]:
-    """The processes over UDP of a job, or of a program that got its lease at its start.
-
-    Only their silence has consequences: the kernel reports the others' death, and the executor
-    reports the job's end.
-    """
-    return [key for key in task.processes if draft.processes[key].pid is None]
-
-
-def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
+def _silent(
+    draft: Draft, task: Task, silent: frozenset[ProcessKey], now_ns: int, wall_ns: int
+) -> None:
     """A silent process over UDP is reclaimed: it cannot be known whether it lives.
 
-    On the UNIX socket it lives: its task is stalled, unless it is a job's.
+    On the UNIX socket it lives: its task is stalled, or shown so if it is a job's.
     """
     for process in [draft.processes[key] for key in task.processes]:
         if process.pid is None:
@@ -124,8 +135,21 @@ def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
             leasing.lose_member(
                 draft, task, process, LeaseEnd.SILENT, leasing.RECLAIMED, now_ns, wall_ns, None
             )
-    if task.processes and not _is_sure(draft, task):
+    if not task.processes or any(draft.processes[key].starts for key in task.processes):
+        return
+    if task.job_id is None:
         leasing.stall(draft, task, now_ns)
+    elif _is_stopped(draft, task, silent):
+        leasing.stall_job(draft, task, now_ns, wall_ns)
+
+
+def _is_stopped(draft: Draft, task: Task, silent: frozenset[ProcessKey]) -> bool:
+    """Whether no process of the job runs, which was not so before; a program after exec runs."""
+    return (
+        task.task_id not in draft.silent_jobs
+        and silent.issuperset(task.processes)
+        and not all(key in draft.parted for key in task.processes)
+    )
 
 
 def watched_grants(state: State) -> Iterator[Grant]:

@@ -31,6 +31,7 @@ NEXT: dict[Cause, Next] = {
     Cause.NODE_DOWN: Next.PAUSE,
     Cause.CONTAINER_STOPPED: Next.PAUSE,
     Cause.NOT_STARTED: Next.PAUSE,
+    Cause.POLICY: Next.FAIL,
     Cause.PREEMPTED: Next.PAUSE,
 }
 

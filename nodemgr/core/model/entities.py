@@ -196,6 +196,8 @@ class Cause(enum.StrEnum):
     CONTAINER_STOPPED = "container_stopped"
     NOT_STARTED = "not_started"
     """The node had no process, memory or disk space to start it."""
+    POLICY = "policy"
+    """The manager ended it, as `stalled = "kill"` or the environment's `--enforce` says."""
     PREEMPTED = "preempted"
     """An administrator requeued it while it ran."""
 

@@ -330,6 +330,12 @@ NO_PROCESS_PLACED = Message(
 
 # -- the entries of a job's history --
 
+STALLED_TOO_LONG = Part(
+    MANAGER, "all its processes were silent since {since}, and `stalled` is `kill`"
+)
+JOB_STALLED = Part(
+    JOB, "stalled since {since}: its processes are stopped or frozen; it keeps its GPUs"
+)
 WAS_SUBMITTED = Part(JOB, "submitted")
 WAS_SUBMITTED_HELD = Part(JOB, "submitted, held")
 WAS_HELD = Part(JOB, "held")

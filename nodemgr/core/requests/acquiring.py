@@ -132,6 +132,8 @@ def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -
     ):
         task = _of_job(draft, caller.env, caller.job_id)
     if task is None or task.state is TaskState.RUNNING:
+        if task is not None:
+            leasing.job_heard(draft, task, now_ns)
         return task
     return leasing.wake(draft, task, caller.process, now_ns, event.wall_ns)
 
@@ -182,8 +184,7 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
     if elastic_leases.any_there(draft):
         workers.joined(draft, event, task)
     if caller.process in task.processes:
-        if task.job_id is None or caller.pid is None:
-            draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+        draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
         draft.publish(
             "task.joined",
             {

@@ -543,6 +543,8 @@ def _holder(draft: Draft, gpu: Gpu, before: Request | None, names: str) -> str:
                     env=task.env, task=name, gpus=names, clock=since, since=clock(max(known))
                 )
             return messages.SILENT_ON(env=task.env, task=name, gpus=names, clock=since)
+        if task.task_id in draft.silent_jobs:
+            return messages.SILENT_ON(env=task.env, task=name, gpus=names, clock=since)
         return messages.HOLDS(env=task.env, task=name, gpus=names, clock=since)
     if draft.charged.get(gpu.uuid):
         return messages.FORMER_MEMORY(gpus=names)

@@ -130,6 +130,15 @@ class Draft(Overlays):
         elif before is not None and before.state is TaskState.STALLED:
             self.stalled.drop(task.task_id)
             self.schedule(("kill", task.task_id), None)
+        if task.task_id in self.silent_jobs and not (
+            task.processes and task.suspension is Suspension.NONE
+        ):
+            self.drop_silence(task.task_id)
+
+    def drop_silence(self, task_id: str) -> None:
+        """Its job is not silent any more: it was heard, is suspended, or has no process left."""
+        self.silent_jobs.drop(task_id)
+        self.schedule(("kill", task_id), None)
 
     def _count_share(self, before: Task | None, after: Task | None) -> None:
         task = before or after
@@ -186,6 +195,8 @@ class Draft(Overlays):
             for uuid in task.gpus:
                 self.calm_since.drop(uuid)
         self.tasks.drop(task.task_id)
+        if task.task_id in self.silent_jobs:
+            self.drop_silence(task.task_id)
         if task.task_id in self.state.progress:
             self.progress.drop(task.task_id)
         self.task_of_token.drop((task.env, task.token))

@@ -337,6 +337,12 @@ class Tables:
     set_aside = Of[str, SetAside](seldom=True)
     """By request id: entries whose decision failed (scheduler/set_aside.py)."""
 
+    silent_jobs = Of[str, tuple[int, int]](seldom=True)
+    """By task of a job: since when (ns, wall clock ns) all its processes are silent, and live.
+
+    It is shown as stalled, and keeps all that it holds.
+    """
+
     idle_since = Of[str, int](seldom=True)
     """By task: the time (ns) since which it is known to use no GPU."""
     idle_warned = Of[str, int](seldom=True)

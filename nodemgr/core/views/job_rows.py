@@ -24,6 +24,8 @@ from nodemgr.core.model.entities import (
     Request,
     Resize,
     Suspension,
+    Task,
+    TaskState,
 )
 from nodemgr.core.model.schema import RECALL, Deadline, recall_key
 from nodemgr.core.requests import notify
@@ -148,11 +150,18 @@ def expectation(expected: StartEstimate | None, now_ns: int, wall_ns: int) -> Jo
 
 
 def job_state(state: State, job: Job) -> str:
-    """The state of a job as people see it: that of its task while the task is suspended."""
+    """The state of a job as people see it: that of its task while it is suspended or stalled."""
     task = state.tasks.get(job.task_id or "")
-    if job.state is not JobState.RUNNING or task is None or task.suspension is Suspension.NONE:
+    if job.state is not JobState.RUNNING or task is None:
         return job.state.value
-    return task.suspension.value
+    return task_state(state, task)
+
+
+def task_state(state: State, task: Task) -> str:
+    """The state of a task as people see it."""
+    if task.suspension is not Suspension.NONE:
+        return task.suspension.value
+    return (TaskState.STALLED if task.task_id in state.silent_jobs else task.state).value
 
 
 def unplaced(state: State, job: Job) -> JobRow:
@@ -173,7 +182,7 @@ def unplaced(state: State, job: Job) -> JobRow:
         "priority": job.priority,
         "position": None,
         "cause": None,
-        "reason": _reason(job),
+        "reason": _reason(state, job),
         "state": job_state(state, job),
         **_memory(job.run.memory_bytes, job.run.memory_most_bytes),
         "class": job.run.task_class.value,
@@ -217,9 +226,11 @@ def predicted(rows: Iterable[PredictedRun]) -> list[JobRow]:
 SHOWN_DEPENDENCIES = 5
 
 
-def _reason(job: Job) -> str:
-    """Why it stands where it stands; of a job that runs, nothing."""
+def _reason(state: State, job: Job) -> str:
+    """Why it stands where it stands; of a job that runs, nothing, unless it is stalled."""
     match job.state:
+        case JobState.RUNNING if (silence := state.silent_jobs.get(job.task_id or "")) is not None:
+            return messages.JOB_STALLED(since=reasons.clock_s(silence[1]))
         case JobState.DEPENDENCY:
             named = ", ".join(job.after[:SHOWN_DEPENDENCIES])
             more = len(job.after) - SHOWN_DEPENDENCIES
@@ -315,7 +326,7 @@ def place(state: State, standings: notify.Standings, job: Job) -> tuple[int | No
     """(Its place in its queue, why it waits)."""
     request = state.requests.get(job.request_id or "")
     if request is None:
-        return None, _reason(job)
+        return None, _reason(state, job)
     position, _, line = standings.of(request)
     return position, line
 

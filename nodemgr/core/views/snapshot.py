@@ -210,9 +210,7 @@ def task_facts(state: State, task: Task, *, is_paused: bool) -> StatusRow:
         "id": task.task_id,
         "job": task.job_id,
         "env": task.env,
-        "state": (
-            task.state.value if task.suspension is Suspension.NONE else task.suspension.value
-        ),
+        "state": job_rows.task_state(state, task),
         "gpus": list(task.gpus),
         "gpu_indices": _indices(state, task.gpus),
         "gpus_min": None if lease is None else lease.least,

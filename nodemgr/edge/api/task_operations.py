@@ -99,7 +99,7 @@ class TaskOperations:
             raise OperationError(messages.BEING_SUSPENDED(task=task_id))
         if task.suspension is Suspension.RESUMING:
             raise OperationError(messages.BEING_RESUMED(task=task_id))
-        if task.state is TaskState.STALLED:
+        if task.state is TaskState.STALLED or task_id in state.silent_jobs:
             raise OperationError(messages.TASK_IS_STALLED(task=task_id))
         if task_id in state.elastics:
             raise OperationError(

@@ -527,7 +527,7 @@ class Silence(NamedTuple):
     oldest_ns: int | None
     """When the first of the others was heard; None: there are none."""
     woken: list[ProcessKey]
-    """Members of stalled tasks with a word that has moved since the last reading."""
+    """Members of stalled tasks or jobs with a word that has moved since the last reading."""
 
 
 class Beats:
@@ -560,7 +560,16 @@ class Beats:
 
     def woken(self, now_ns: int) -> list[ProcessKey]:
         """Looks at all words; see Silence.woken."""
-        return self._keys(self._read(now_ns, 0)[0])
+        return [*self._keys(self._read(now_ns, 0)[0]), *self._heard_of_jobs()]
+
+    def _heard_of_jobs(self) -> list[ProcessKey]:
+        """One process of each stalled job that was heard since; its slot in the ledger is live."""
+        return [
+            key
+            for task_id, (since_ns, _) in self._state.silent_jobs.items()
+            for key in self._state.tasks[task_id].processes
+            if self.get(key, 0) > since_ns
+        ]
 
     def silence(self, now_ns: int, timeout_ns: int) -> Silence:
         """Looks at all words and at the packets of those that have no word."""
@@ -576,7 +585,8 @@ class Beats:
         others_ns = [last_ns for last_ns, _ in heard_ns if last_ns >= before_ns]
         if oldest_ns is not None:
             others_ns.append(oldest_ns)
-        return Silence(silent, min(others_ns, default=None), self._keys(woken))
+        heard = [*self._keys(woken), *self._heard_of_jobs()]
+        return Silence(silent, min(others_ns, default=None), heard)
 
     def _read(self, now_ns: int, before_ns: int) -> tuple[Slots, Slots, int | None]:
         """(moved slots of stalled tasks, slots unmoved since before_ns, oldest other move)."""

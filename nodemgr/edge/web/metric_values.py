@@ -125,14 +125,15 @@ def _node(daemon: Daemon) -> dict[str, SampleRows]:
     state = daemon.state
     healthy = sum(gpu.healthy for gpu in state.gpus.values())
     suspended = sum(task.suspension is Suspension.SUSPENDED for task in state.tasks.values())
+    stalled = len(state.stalled) + len(state.silent_jobs)
     not_queued, under_way = len(state.held_or_dependent), len(state.under_way)
     return {
         "nodemgr_gpus": [(["healthy"], healthy), (["lost"], len(state.gpus) - healthy)],
         "nodemgr_gpus_held": _one(len({uuid for _, uuid in state.grants})),
         "nodemgr_envs": _one(len(state.envs)),
         "nodemgr_tasks": [
-            (["running"], len(state.tasks) - len(state.stalled) - suspended),
-            (["stalled"], len(state.stalled)),
+            (["running"], len(state.tasks) - stalled - suspended),
+            (["stalled"], stalled),
             (["suspended"], suspended),
         ],
         "nodemgr_jobs": [

@@ -124,7 +124,7 @@ def test_a_job_that_ends_well_is_done_at_once() -> None:
 
 def test_the_queue_says_when_it_is_decided() -> None:
     node, job = failed()
-    line = job_rows._reason(node.state.jobs[job])
+    line = job_rows._reason(node.state, node.state.jobs[job])
     assert line.startswith("exit code 1: counts as the job's own failure at ")
 
 

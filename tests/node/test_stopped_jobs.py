@@ -1,0 +1,61 @@
+"""A job whose processes are stopped: shown as stalled, and in possession of its GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.node.test_jobs import nodemgr, submit
+from tests.node.test_life import BRISK, Make
+from tests.support.manager import HOLD
+
+GIB = 2**30
+
+
+def test_a_stopped_job_is_stalled_keeps_its_gpu_and_goes_on(make_manager: Make) -> None:
+    node = make_manager(simulate="1x8GiB", environment=BRISK)
+    node.quota("alice", 1)
+    events = node.events()
+    job = submit(node, "alice", script=f"exec {HOLD} -b {GIB} -s 60")
+    events.expect("task.joined")
+    pid = node.status()["tasks"][0]["pids"][0]
+    os.kill(pid, signal.SIGSTOP)
+    events.expect("task.stalled", task="t1")
+    assert node.status()["tasks"][0]["state"] == "stalled"
+    (row,) = json.loads(nodemgr(node, "queue", "--json"))["queue"]
+    told = json.loads(nodemgr(node, "history", job, "--json"))["jobs"][0]
+    for shown in (row, told):
+        assert shown["state"] == "stalled"
+        assert re.match(r"stalled since \d\d:\d\d:\d\d UTC", shown["reason"])
+    os.kill(pid, signal.SIGCONT)
+    events.expect("task.resumed", task="t1")
+    task = node.status()["tasks"][0]
+    assert (task["job"], task["state"]) == (job, "running")
+    nodemgr(node, "queue", "withdraw", job)
+    events.expect("job.withdrawn", job=job)
+
+
+@pytest.mark.slow
+def test_a_stopped_job_is_ended_after_the_grace_where_the_policy_says_so(
+    make_manager: Make, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('stalled = "kill"\nstalled_grace_ms = 100\n')
+    options = ["--config", str(config)]
+    node = make_manager(simulate="1x8GiB", options=options, environment=BRISK)
+    node.quota("alice", 1)
+    events = node.events()
+    job = submit(node, "alice", script=f"exec {HOLD} -b {GIB} -s 60")
+    events.expect("task.joined")
+    pid = node.status()["tasks"][0]["pids"][0]
+    os.kill(pid, signal.SIGSTOP)
+    events.expect("job.stopping", job=job)
+    os.kill(pid, signal.SIGCONT)  # its SIGTERM waits for this, or else SIGKILL comes
+    assert "silent since" in events.expect("job.ended", job=job)["reason"]
+    told = json.loads(nodemgr(node, "history", job, "--json"))["jobs"][0]
+    assert (told["state"], told["attempts"][0]["cause"]) == ("failed", "policy")
