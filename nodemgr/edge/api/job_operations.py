@@ -909,22 +909,31 @@ class JobOperations:
         _spend(who, len(job_ids) * Units.FIND)
 
         def begin(reply: Callable[[Any], None]) -> None:
+            work = self._find_all(who, job_ids)
+            stop = work.close
+            self._takes_place(who.session, stop)
             in_turns(
                 self._daemon.loop,
-                self._find_all(who, job_ids),
-                lambda _: wait(reply),
+                work,
+                lambda _: wait(reply, stop),
                 lambda error: reply(_fault(error)),
             )
 
-        def wait(reply: Callable[[Any], None]) -> None:
-            give_up = self.waits.begin(
-                job_ids, lambda: self._views.outcomes(who.env, job_ids, reply)
+        def wait(reply: Callable[[Any], None], stop: Callable[[], None]) -> None:
+            if who.session is not None and self._give_up.get(who.session.connection) is not stop:
+                return  # the client has gone meanwhile, or waits for others
+            self._takes_place(
+                who.session,
+                self.waits.begin(job_ids, lambda: self._views.outcomes(who.env, job_ids, reply)),
             )
-            if who.session is not None:
-                self.closed(who.session)
-                self._give_up[who.session.connection] = give_up
 
         return Later(begin)
+
+    def _takes_place(self, session: Session | None, give_up: Callable[[], None]) -> None:
+        """Of the wait that the connection has had until now."""
+        if session is not None:
+            self.closed(session)
+            self._give_up[session.connection] = give_up
 
     def _find_all(self, who: Who, job_ids: Sequence[str]) -> Work[None]:
         """Raises OperationError for one that the caller may not see."""

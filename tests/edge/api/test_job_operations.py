@@ -418,6 +418,23 @@ def test_who_waits_and_goes_is_forgotten(manager: LocalManager) -> None:
     until(0)
 
 
+def test_a_client_that_goes_while_its_jobs_are_looked_for_leaves_no_wait(
+    manager: LocalManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manager would keep it to the end of the job."""
+    orders, turns = manager.service.parts.job_orders, iter(range(40))
+    monkeypatch.setattr(orders, "_find_all", lambda *_: (None for _ in turns))
+    with Conversation(manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
+        job = order(talk, "job_submit", **submission())["job"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(manager.env_dir("alice") / "socket"))
+        argument = json.dumps({"verb": "job_wait", "args": {"jobs": [job]}})
+        client.send(wire.encode("ASK", rid=1, what="order", argument=argument))
+    while manager.do(lambda: next(turns, None)) is not None:
+        pass  # each is a turn of the loop, too
+    assert manager.do(lambda: len(orders.waits)) == 0
+
+
 def test_a_log_comes_in_pieces_and_an_administrator_s_scope_is_his_choice(
     manager: LocalManager,
 ) -> None:
