@@ -180,14 +180,15 @@ static struct gpu_name gpu_name_of(const struct nm_lease *lease, uint32_t row)
     return name;
 }
 
-/* No quota stands between the limit and the GPU's memory. */
-static bool is_whole_gpu(const struct nm_lease *lease, uint32_t row)
+/* The GPU's memory, where no quota stands before it; else 0. NVML counts more than the driver has
+ * for programs, so the limit of a whole GPU may be above this. */
+static uint64_t whole_gpu_bytes(const struct nm_lease *lease, uint32_t row)
 {
     size_t total_bytes = 0;
     nm_cu_device device = device_of_row(lease, row);
-    return device >= 0 &&
-           nm_real_cuDeviceTotalMem_v2(&total_bytes, device) == NM_CUDA_SUCCESS &&
-           nm_ledger_limit(&lease->ledger, row) >= total_bytes;
+    bool is_known = device >= 0 &&
+                    nm_real_cuDeviceTotalMem_v2(&total_bytes, device) == NM_CUDA_SUCCESS;
+    return is_known && nm_ledger_limit(&lease->ledger, row) >= total_bytes ? total_bytes : 0;
 }
 
 /* More than the task named for itself. False: within that. */
@@ -216,7 +217,8 @@ static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes,
     size_text(bytes, asked);
     size_text(shares.own_bytes, own);
     size_text(shares.others_bytes, others);
-    size_text(nm_ledger_limit(&lease->ledger, row), limit);
+    uint64_t whole_bytes = whole_gpu_bytes(lease, row);
+    size_text(whole_bytes > 0 ? whole_bytes : nm_ledger_limit(&lease->ledger, row), limit);
     size_text(shares.kept_bytes, more);
     if (shares.kept_bytes > 0)
         length = (size_t)snprintf(beyond, sizeof beyond, NM_MORE_FOR_NAMED_TASKS, more);
@@ -224,7 +226,7 @@ static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes,
     if (shares.correction_bytes > 0)
         snprintf(beyond + length, sizeof beyond - length, NM_DRIVER_SHOWS_MORE, more);
     struct gpu_name gpu = gpu_name_of(lease, row);
-    if (is_whole_gpu(lease, row))
+    if (whole_bytes > 0)
         nm_say(NM_MEMORY_OVER_GPU, asked, gpu.text, env, limit, own, others, beyond);
     else
         nm_say(NM_MEMORY_OVER_QUOTA, asked, gpu.text, env, limit, own, others, beyond);

@@ -309,13 +309,16 @@ def refusal_on(env: World, ordinal: int) -> str:
 OVER = "nodemgr: out of GPU memory by quota, not by the GPU: 2.00 GiB asked on "
 
 
-def test_a_refusal_at_the_gpus_own_memory_names_no_quota(make_world: MakeWorld) -> None:
-    """Without a memory quota the limit is the whole GPU (8 GiB here)."""
-    env = make_world(devices=1, limit=8 * GIB)
+@pytest.mark.parametrize("more_bytes", [0, GIB])
+def test_a_refusal_at_the_gpus_own_memory_names_no_quota(
+    make_world: MakeWorld, more_bytes: int
+) -> None:
+    """Without a memory quota the limit is the whole GPU (8 GiB here), of which NVML shows more."""
+    env = make_world(devices=1, limit=8 * GIB + more_bytes)
     with env.probe() as probe:
-        assert probe.cuMemAlloc_v2(probe.alloc(8), 9 * GIB) == OUT_OF_MEMORY
+        assert probe.cuMemAlloc_v2(probe.alloc(8), 10 * GIB) == OUT_OF_MEMORY
         line = probe.end().stderr
-    assert line.startswith("nodemgr: out of GPU memory: 9.00 GiB asked on GPU 0 (your 1st); ")
+    assert line.startswith("nodemgr: out of GPU memory: 10.00 GiB asked on GPU 0 (your 1st); ")
     assert "may use the whole GPU, 8.00 GiB; this process holds" in line
     assert "quota" not in line
 
