@@ -161,8 +161,11 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A worker for each processor; none where only files are named: their output is seen live."""
-    return min(processors(), MOST_WORKERS) if names_folders(config) else 0
+    """One more than there are processors: a test waits half of its time for other processes.
+
+    None where only files are named: their output is seen live.
+    """
+    return min(processors() + 1, MOST_WORKERS) if names_folders(config) else 0
 
 
 class ByGroup(LoadScopeScheduling):
