@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import time
 from typing import Callable, Mapping
@@ -44,6 +45,8 @@ def start() -> bool:
                 client.is_stderr(adopt=waiting.kernel() is not None)
                 faults.heed(client.is_stderr)
                 _client = client
+                if hasattr(sys, "pypy_version_info"):
+                    client.set_checker(_run_handlers, _raise_behind_gate)
             except (OSError, ImportError, AttributeError) as error:
                 faults.report("loading libnodemgr.so", error)
             _started = True
@@ -320,6 +323,14 @@ def _wait_for_driver() -> int:
 def _raise_behind_driver(error: BaseException) -> None:
     """Raise what a signal handler has raised in the place of a launch's error."""
     interrupts.defer(error, _raise_behind_driver.__code__)
+
+
+def _run_handlers() -> int:
+    return 0  # PyPy runs them between two instructions
+
+
+def _raise_behind_gate(_kind: object, error: BaseException, _traceback: object) -> None:
+    interrupts.defer(error, _raise_behind_gate.__code__)
 
 
 def put(name: str, value: str) -> None:

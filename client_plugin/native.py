@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import importlib
 import os
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 ABI = 1
 LINE_BYTES = 2048
@@ -58,6 +59,7 @@ _SIGNATURES = {
     "nodemgr_is_stderr": (ctypes.c_int, (ctypes.c_int,)),
     "nodemgr_set_waiter": (None, (WAITER,)),
     "nodemgr_set_raiser": (None, (RAISER,)),
+    "nodemgr_set_checker": (None, (ctypes.c_void_p,)),
     "nodemgr_publish_env": (None, (ctypes.c_char_p, ctypes.c_char_p)),
     "getenv": (ctypes.c_char_p, (ctypes.c_char_p,)),
 }
@@ -82,6 +84,7 @@ class Native:
         self._library = library
         self._waiter: object = None
         self._raiser: object = None
+        self._checker: object = None
 
     def preloaded(self) -> bool:
         """Whether the library stands before the driver (LD_PRELOAD).
@@ -163,6 +166,19 @@ class Native:
         """`raiser` gets an exception that ends a wait in the launch gate."""
         self._raiser = RAISER(raiser)
         self._library.nodemgr_set_raiser(self._raiser)
+
+    def set_checker(self, checker: Callable[[], int], raised: Callable[..., None]) -> None:
+        """On PyPy: `checker` lets signal handlers run during a wait in the launch gate.
+
+        `raised` gets the type, the exception and the traceback where one raised, even before the
+        first instruction of `checker`; ctypes would print and lose that, so it is cffi's callback.
+        """
+        backend: Any = importlib.import_module("_cffi_backend")  # PyPy's own
+        number = backend.new_primitive_type("int")
+        signature = backend.new_function_type((), number)
+        self._checker = backend.callback(signature, checker, 1, raised)
+        address = int(backend.cast(backend.new_primitive_type("intptr_t"), self._checker))
+        self._library.nodemgr_set_checker(address)
 
     def publish(self, name: str, value: str) -> None:
         """Set a variable of the C environment; safe beside other threads' getenv."""

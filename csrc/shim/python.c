@@ -61,8 +61,18 @@ static bool pass_on(void)
     return true;
 }
 
+static int (*_Atomic checker)(void);
+
+void nodemgr_set_checker(int (*wanted)(void))
+{
+    atomic_store(&checker, wanted);
+}
+
 bool nm_python_interrupted(void)
 {
+    int (*check)(void) = atomic_load(&checker);
+    if (check != NULL)
+        return is_main_thread() && nm_python_thread() && check() != 0;
     int (*ensure)(void) = (int (*)(void))find("PyGILState_Ensure");
     void (*release)(int) = (void (*)(int))find("PyGILState_Release");
     int (*check_signals)(void) = (int (*)(void))find("PyErr_CheckSignals");

@@ -31,6 +31,10 @@ bool nm_python_ends_wait(struct nm_interrupt *interrupt);
 /* `raiser` gets an exception that may not cross the caller's C code. It is called with the GIL. */
 NM_API void nodemgr_set_raiser(void (*raiser)(void *exception));
 
+/* `checker` takes the place of Python's C API, which PyPy lacks: called without the GIL on the main
+ * thread, it runs Python's signal handlers. Not 0: one raised, and the checker keeps what it was. */
+NM_API void nodemgr_set_checker(int (*checker)(void));
+
 /* Copy the names from the C environment into os.environ, which Python fills at its start,
  * without setenv. On another thread, which may be in a subinterpreter with a GIL of its own, the main
  * thread does it at its next chance. Only if os.environ is Python's own. `names` is kept. */

@@ -5,11 +5,16 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.launches.gated import CLOSED, GatedWorld, Share, Tenant, gated_world
+from tests.launches.test_turns import waits
 from tests.node.programs import said
+from tests.shim.world import ROOT
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
 
@@ -40,6 +45,13 @@ def node(make_manager: Callable[..., Manager]) -> Manager:
     return manager
 
 
+@pytest.fixture
+def gated() -> Iterator[GatedWorld]:
+    short = tempfile.TemporaryDirectory(prefix="nm", dir="/tmp")
+    with short as directory, gated_world(Path(directory)) as world:
+        yield world
+
+
 def start(node: Manager, caller: str) -> subprocess.Popen[str]:
     return node.spawn("alice", ["pypy3", "-c", CALLERS[caller] + USE])
 
@@ -61,4 +73,86 @@ def test_ctrl_c_ends_the_wait(node: Manager, caller: str) -> None:
     stdout, stderr = program.communicate(timeout=WAIT_LIMIT_S)
     assert (stdout, program.returncode) == ("KeyboardInterrupt\n", 0)
     assert "Traceback" not in stderr
+    events.expect("request.withdrawn", env="alice")
+
+
+LAUNCHES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from client_plugin import lease
+assert lease.start()  # as the import hook does
+import ctypes, signal
+cuda = ctypes.CDLL("libcuda.so.1")
+context, module, kernel = (ctypes.c_void_p() for _ in range(3))
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuModuleLoadData(ctypes.byref(module), b"image") == 0
+assert cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"sleep_us_5") == 0
+if sys.argv[2] == "handled":
+    signal.signal(signal.SIGINT, lambda *_: print("handled", flush=True))
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        code = cuda.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None)
+        print("result", code, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def at_the_gate(gated: GatedWorld, how: str) -> Tenant:
+    gated.manager.share = Share(50)
+    process = subprocess.Popen(
+        ["pypy3", "-c", LAUNCHES, str(ROOT), how],
+        env=gated.world.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    tenant = Tenant(process)
+    gated.tenants.append(tenant)
+    assert tenant.hear() == "ready"
+    gated.gate.set(gated.slot(tenant), Share(50), CLOSED)
+    tenant.go()
+    waits(gated, tenant)
+    tenant.signal(signal.SIGINT)
+    return tenant
+
+
+def test_ctrl_c_ends_the_wait_in_the_launch_gate(gated: GatedWorld) -> None:
+    tenant = at_the_gate(gated, "raised")
+    assert tenant.hear() == "interrupted"
+    gated.gate.set(gated.slot(tenant), Share(50))
+    tenant.go()
+    assert tenant.hear() == "result 0"
+
+
+def test_a_handler_of_the_program_runs_in_the_launch_gate_and_the_wait_goes_on(
+    gated: GatedWorld,
+) -> None:
+    tenant = at_the_gate(gated, "handled")
+    assert tenant.hear() == "handled"
+    gated.gate.set(gated.slot(tenant), Share(50))
+    assert tenant.hear() == "result 0"
+
+
+IN_A_THREAD = """
+import threading
+thread = threading.Thread(target=cuda.cuInit, args=(0,), daemon=True)
+thread.start()
+try:
+    thread.join()
+except KeyboardInterrupt:
+    print("KeyboardInterrupt", flush=True)
+"""
+
+
+def test_ctrl_c_reaches_the_main_thread_while_another_waits(node: Manager) -> None:
+    bob = node.hold("bob")
+    assert said(bob)["error"] is None
+    events = node.events()
+    program = node.spawn("alice", ["pypy3", "-c", CALLERS["ctypes"] + IN_A_THREAD])
+    events.expect("task.waiting", env="alice")
+    program.send_signal(signal.SIGINT)
+    stdout, _ = program.communicate(timeout=WAIT_LIMIT_S)
+    assert (stdout, program.returncode) == ("KeyboardInterrupt\n", 0)
     events.expect("request.withdrawn", env="alice")
