@@ -336,6 +336,9 @@ SUSPENSION_WORKS = CheckDetail(
     "the driver moves the GPU memory of tasks to host memory, but not of processes with shared"
     " (CUDA IPC) or managed memory",
 )
+SUSPENSION_UNDER_WAY = CheckDetail(
+    DRIVER, "the driver moves the GPU memory of {task} now; nothing else was tried meanwhile"
+)
 SUSPENSION_SKIPPED = CheckDetail(
     DRIVER,
     "skipped, since {why}; a latency-sensitive request has best-effort jobs queued again instead",

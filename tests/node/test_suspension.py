@@ -82,6 +82,24 @@ def test_a_suspended_task_makes_room_and_loses_no_byte(node: Manager) -> None:
     assert node.task("t1")["state"] == "running"
 
 
+def test_the_doctor_does_not_wait_for_a_suspension_that_takes_long(node: Manager) -> None:
+    keeper(node)
+    node.call("task_suspend", task="t1")
+    node.call("task_resume", task="t1")
+    events = node.events()
+    (mover,) = children(node.pid)
+    os.kill(mover, signal.SIGSTOP)
+    order = threading.Thread(target=node.call, args=("task_suspend",), kwargs={"task": "t1"})
+    order.start()
+    until(lambda: node.task("t1")["state"] == "suspending")
+    (row,) = [row for row in node.call("doctor")["checks"] if row["name"] == "suspension"]
+    assert row["ok"]
+    assert row["detail"].startswith("the driver moves the GPU memory of t1 now")
+    os.kill(mover, signal.SIGCONT)
+    events.expect("task.suspended", task="t1")
+    order.join()
+
+
 @pytest.fixture(params=["gated", "ungated"])
 def idle_policy(request: pytest.FixtureRequest) -> dict[str, object]:
     """Of alice's quota: with an idle policy, her launches pass the gate."""

@@ -342,7 +342,10 @@ class Views:
         ]
 
     def doctor(self) -> Later:
-        """All checks, after what the driver shows is judged and a suspension was tried."""
+        """All checks, after what the driver shows is judged and a suspension was tried.
+
+        None is tried beside one that is under way, which may take longer than the caller waits.
+        """
         daemon = self._daemon
 
         def begin(reply: Reply) -> None:
@@ -350,8 +353,9 @@ class Views:
                 rows = self.checks(suspension_fault=fault)
                 reply({"schema_version": SCHEMA_VERSION, "checks": rows})
 
-            if daemon.suspensions.hindrance() is None:
-                daemon.node.when_audited(lambda: daemon.suspensions.when_tried(answer))
+            suspensions = daemon.suspensions
+            if suspensions.hindrance() is None and suspensions.under_way() is None:
+                daemon.node.when_audited(lambda: suspensions.when_tried(answer))
             else:
                 daemon.node.when_audited(lambda: answer(None))
 
@@ -381,6 +385,7 @@ class Views:
         ]
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.node.driver_limits.line
         box, hindrance = daemon.envs.containers, daemon.suspensions.hindrance()
+        moved = daemon.suspensions.under_way()
         around = doctor.CheckContext(
             self._store,
             daemon.journal.fault,
@@ -406,6 +411,7 @@ class Views:
                 suspension_fault is None,
                 suspension_fault
                 or (hindrance and found.SUSPENSION_SKIPPED(why=hindrance))
+                or (moved and found.SUSPENSION_UNDER_WAY(task=moved))
                 or found.SUSPENSION_WORKS(),
             ),
             gpu_faults=gpu_health.warnings(state, by_order=False),

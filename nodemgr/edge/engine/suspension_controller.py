@@ -99,6 +99,11 @@ class SuspensionController:
         """Calls back at the end of the order that is under way for this task."""
         self._waiting.setdefault(task_id, []).append(then)
 
+    def under_way(self) -> str | None:
+        """The task whose GPU memory is moved now: a try would wait until it has been moved."""
+        order = self._suspender.under_way
+        return None if order is None or order.verb == "try" else order.task_id
+
     def when_tried(self, then: Callable[[MessageLine | None], None]) -> None:
         """Calls back with the fault of the suspension process; None: it has loaded the driver."""
         self._tried.append(then)

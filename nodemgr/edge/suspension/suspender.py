@@ -56,6 +56,10 @@ class Suspender:
         """Of the process; None: there is none now."""
         return self._children[-1] if self._control is not None else None
 
+    @property
+    def under_way(self) -> Order | None:
+        return self._orders[0] if self._orders else None
+
     def order(self, order: Order) -> None:
         self._orders.append(order)
         if len(self._orders) == 1:
