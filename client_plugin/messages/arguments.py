@@ -11,6 +11,7 @@ from .form import COMMAND_LINE, NODE, Message, Part
 
 SEE_HELP = Message(COMMAND_LINE, "{line}", "(see: {path} --help)")
 NO_SUCH_COMMAND = Part(COMMAND_LINE, "No such command {word!r}{meant}")
+KNOWN_COMMANDS = Part(COMMAND_LINE, "; there are {known}")
 NO_SUCH_OPTION = Part(COMMAND_LINE, "No such option {name!r}{meant}")
 JSON_IN_FRONT = Part(COMMAND_LINE, "write --json behind the verb that it belongs to")
 MISSING_OPTION = Part(COMMAND_LINE, "Missing option {name!r}")

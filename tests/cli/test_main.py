@@ -161,6 +161,22 @@ def test_a_name_that_is_near_to_none_gets_no_proposal(nodemgr: Run, words: list[
 
 
 @pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        (["quota", "remove"], "load, rm, set, show"),
+        (["web", "list"], "revoke, token, tokens"),
+        (["kernel", "drop"], "install, list, remove"),
+    ],
+)
+def test_an_unknown_word_below_a_verb_is_answered_with_those_that_there_are(
+    nodemgr: Run, words: list[str], known: str
+) -> None:
+    result = nodemgr(*words)
+    assert result.returncode == 2
+    assert f"No such command '{words[1]}'; there are {known} (see" in one_line(result)
+
+
+@pytest.mark.parametrize(
     ("words", "offered"),
     [
         ("nodemgr sta", "status"),

@@ -207,7 +207,8 @@ def _no_verb_under(verb: Verb, word: str) -> NoReturn:
 
     if word in verb.under:
         mistake(verb, messages.JSON_IN_FRONT())
-    meant = did_you_mean(word, verb.under)
+    known = messages.KNOWN_COMMANDS(known=", ".join(verb.under))
+    meant = did_you_mean(word, verb.under) or known
     mistake(verb, messages.NO_SUCH_COMMAND(word=word, meant=meant))
 
 

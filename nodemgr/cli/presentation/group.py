@@ -55,9 +55,12 @@ class VerbGroup(HelpedCommand, click.Group):
             and not args[0].startswith("-")
             and not ctx.resilient_parsing
         ):
-            from client_plugin.messages.arguments import NO_SUCH_COMMAND  # for this alone
+            from client_plugin.messages import arguments as messages  # for this alone
 
-            ctx.fail(NO_SUCH_COMMAND(word=args[0], meant=did_you_mean(args[0], known)))
+            meant = did_you_mean(args[0], known)
+            if not meant and ctx.parent is not None:  # the list of all verbs is too long for a line
+                meant = messages.KNOWN_COMMANDS(known=", ".join(self.under(ctx)))
+            ctx.fail(messages.NO_SUCH_COMMAND(word=args[0], meant=meant))
         found = super().resolve_command(ctx, args)
         ctrl_c.interrupt()  # the verb's module is imported
         return found
