@@ -1,8 +1,8 @@
 """A training in CuPy, as far as GPUs are concerned.
 
 It imports the framework, holds a batch in device memory, and ends. With the size of a larger batch
-it tries that one, too, which is to be too large. Nothing in it knows of nodemgr. It does one step
-at each line of its input, and all of them where its input has ended.
+it tries that one, too, which is to be too large. Nothing in it knows of nodemgr. Where its input is
+a pipe it does one step at each line; at a terminal, and without input, it does all of them.
 
     python train.py [BATCH_BYTES [LARGER_BATCH_BYTES]]      (1 GiB, and no larger one)
 """
@@ -16,7 +16,8 @@ GIB = 2**30
 
 def step(line: str) -> None:
     print(line, flush=True)
-    sys.stdin.readline()
+    if not sys.stdin.isatty():
+        sys.stdin.readline()
 
 
 def main() -> int:

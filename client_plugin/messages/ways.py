@@ -36,7 +36,7 @@ ADMINS_ORDER = Message(
     RIGHTS,
     "only root, the manager's user and the group nodemgr may give orders to the manager at"
     " {run_dir}",
-    "for your own environment: nodemgr status, queue, release, doctor",
+    "for your own environment: nodemgr status, queue, history, report, release, doctor",
 )
 NO_ENV_HAS_JOB = Message(
     COMMAND_LINE,

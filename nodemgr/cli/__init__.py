@@ -25,7 +25,7 @@ VERBS = {
     "web": "Make, list and revoke tokens of the manager's web page.",
     "serve": "Run the manager in the foreground, until SIGTERM or Ctrl-C.",
     "setup": "Make this machine a node: group, settings, service.",
-    "demo": "Show on this machine how programs get GPUs, in half a minute.",
+    "demo": "Show on this machine how programs get GPUs, in a few seconds.",
     "placement": "Train and evaluate a learned placement of jobs on GPUs that fail.",
     "completion": "Print the shell's completion script.",
 }

@@ -22,7 +22,7 @@ READY = Notice(MANAGER, "ready on {directory}: {facts}")
 TASKS_FOUND = Part(MANAGER, "{tasks} found again")
 UDP_TOO = Part(MANAGER, "clients also on UDP {address}")
 PAGE_AT = Part(WEB, "web page at {url}")
-ENDS = Notice(MANAGER, "ends ({signal}); {tasks} and their memory stay as they are")
+ENDS = Notice(MANAGER, "ends ({signal}); GPUs and memory stay with {tasks}")
 RIGHTS_NOT_DROPPED = Message(
     RIGHTS,
     "the manager goes on with more rights than it needs: {error}",

@@ -29,7 +29,7 @@ def test_a_manager_that_is_told_to_end_again_and_again_ends_once(
     assert manager.wait() == 0, manager.log
     assert (
         manager.log.count(
-            f"nodemgr: ends ({number.name}); 0 running tasks and their memory stay as they are\n"
+            f"nodemgr: ends ({number.name}); GPUs and memory stay with 0 running tasks\n"
         )
         == 1
     )

@@ -93,3 +93,19 @@ def test_program(program: Program, variables: dict[str, str], tmp_path: Path) ->
     assert bare == program.bare
     ours = result(program, OURS, tmp_path / "ours", variables)
     assert ours == (bare if program.ours == SAME else program.ours)
+
+
+def test_the_example_waits_for_no_line_at_a_terminal() -> None:
+    """There a person sees it stop, and knows of no line that it reads."""
+    leader, follower = os.openpty()
+    script = (
+        "import sys; sys.modules['cupy'] = sys; sys.path.insert(0, 'examples'); import train;"
+        " train.step('done')"
+    )
+    with os.fdopen(leader), os.fdopen(follower) as terminal:
+        found = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=ROOT, stdin=terminal, capture_output=True, text=True, timeout=WAIT_LIMIT_S,
+            check=True,
+        )  # fmt: skip
+    assert found.stdout == "done\n"

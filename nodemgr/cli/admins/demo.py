@@ -1,4 +1,4 @@
-"""`nodemgr demo`: the whole story on this machine, in some twenty lines and half a minute.
+"""`nodemgr demo`: the whole story on this machine, in some twenty lines and a few seconds.
 
 A private manager, two environments, programs without any knowledge of nodemgr. Each step asserts
 its text: every figure comes from `status` or from the event stream. A step that did not happen ends
@@ -382,7 +382,7 @@ def choose_framework(simulated: bool) -> Framework:
 
 
 @click.command(
-    cls=HelpedCommand, short_help="Show on this machine how programs get GPUs, in half a minute."
+    cls=HelpedCommand, short_help="Show on this machine how programs get GPUs, in a few seconds."
 )
 @click.option(
     "--simulate",
