@@ -81,7 +81,7 @@ def run(said: Said) -> int:
     )
     program, command = programs.program_of(said.command[0]), said.command
     _warn(command, said.env or "")
-    _refuse_early(directory, settings, wish)
+    _refuse_early(directory, settings, wish, no_wait=said.no_wait)
     variables = environment(base, directory, settings, wish, program)
     if at_start:
         variables = acquired(variables, settings, command)
@@ -119,18 +119,20 @@ def _warn(command: List[str], env: str) -> None:
         )
 
 
-def _refuse_early(directory: str, settings: Mapping[str, str], wish: Wish) -> None:
+def _refuse_early(
+    directory: str, settings: Mapping[str, str], wish: Wish, *, no_wait: bool
+) -> None:
     """Refuses what the manager would refuse whenever it was asked.
 
-    An absent manager refuses nothing: its clients follow the environment's policy for that when
-    they need it.
+    An absent manager refuses nothing, except with --no-wait: its clients follow the environment's
+    policy for that when they need it.
     """
     if not settings.get("address", "unix:").startswith("unix:"):
         return
     try:
         status = UserWay(directory).status()
     except Fault as fault:
-        if fault.code != Exit.UNREACHABLE:
+        if no_wait or fault.code != Exit.UNREACHABLE:
             raise
         then = ABSENT.get(settings.get("no_manager", "wait"), messages.ABSENT_WAIT)
         say(MEANWHILE(line=fault.message, then=then()))
@@ -185,6 +187,9 @@ VERB = Verb(
                    help="The share of each GPU's compute that it needs, e.g. 30%."),
         VerbOption("--deadline", kind=kinds.DEADLINE, key="deadline_ms",
                    help="It should end within this time from its start, e.g. 2h."),
+        VerbOption("--no-wait",
+                   help="Fail at once if the manager is away (without it: COMMAND starts, and its "
+                   "first use of CUDA does as the quota's --no-manager says)."),
         RUN_DIR,
         VerbOption("command", rest=True, required=True),
     ),

@@ -494,6 +494,15 @@ def test_an_absent_manager_stops_no_command(
     assert word in one_line(result)
 
 
+def test_with_no_wait_an_absent_manager_stops_the_command(nodemgr: Run, short_dir: Path) -> None:
+    directory = short_dir / "envs" / "alice"
+    directory.mkdir(parents=True)
+    (directory / "client.conf").write_text("env=alice\naddress=unix:socket\nno_manager=wait\n")
+    result = nodemgr("run", "--no-wait", "--env", "alice", "echo", "ran")
+    assert (result.returncode, result.stdout) == (69, "")
+    assert "no manager" in one_line(result)
+
+
 # -- it is the command
 
 
