@@ -33,6 +33,8 @@ PART_BYTES = 960
 MAX_PARTS = 4_000
 PARTS_IN_TURN = Units.PART.within()
 """The packets of an answer in one turn of the loop."""
+MAX_RECORDS = 2_000
+"""The most records of an env's past, the last ones: they fit the parts and take some 20 ms."""
 NEED_NO_READING = frozenset({"release", "resume", "keep", "holdings", "sheet", "order", "figures"})
 """They use the last reading of NVML, or ask for their own."""
 FIGURED = frozenset({"status", "figures"})
@@ -70,6 +72,7 @@ class Questions:
                 "schema_version": 1,
                 "checks": self._views.env_checks(session.env, session.pid),
             },
+            "allocations": lambda session, _: self._views.allocations(session.env, 0, MAX_RECORDS),
             "release": self._release,
             "resume": lambda session, fields: self._ordered(
                 session, "task_resume", {"task": fields.get("argument", "")}

@@ -25,6 +25,7 @@ from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model import effects
 from nodemgr.edge import service
 from nodemgr.edge.admin.control_client import EventStream
+from nodemgr.edge.api import client_verbs
 from nodemgr.edge.engine.ledger_controller import LEDGER_META
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.ledger import registry
@@ -1071,6 +1072,19 @@ def test_figures_that_cannot_be_meant_are_refused_as_they_were_asked(
         "over_quota",
         True,
     ), denied
+
+
+def test_of_a_long_past_an_env_is_told_the_last_part(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_verbs, "MAX_RECORDS", 2)
+    client = make_client(manager.env_dir("alice"))
+    leases = []
+    for _ in range(3):
+        leases.append(client.acquire(1)["lease"])
+        client.release()
+    told = asked(client, "allocations")["allocations"]
+    assert [record["task_id"] for record in told] == leases[1:]
 
 
 def test_a_runner_is_refused_where_the_executor_has_none(make: Make, make_client: Client) -> None:
