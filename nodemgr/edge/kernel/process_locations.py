@@ -104,7 +104,7 @@ class ProcessLocations:
 
 def containers_without(directory: Path) -> list[str]:
     """The containers that have mounted a part of this directory that was deleted since."""
-    seen, found = set[int](), set[str]()
+    seen, found, part = set[int](), set[str](), f"/{_below_its_mount(directory)}/"
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
             namespace = os.stat(f"/proc/{pid}/ns/mnt").st_ino
@@ -113,10 +113,18 @@ def containers_without(directory: Path) -> list[str]:
             mounts = Path(f"/proc/{pid}/mountinfo").read_text(errors="replace").splitlines()
             seen.add(namespace)
             roots = [mount.split(" ", 4)[3] for mount in mounts]
-            if any(root.endswith("//deleted") and f"/{directory.name}/" in root for root in roots):
+            if any(root.endswith("//deleted") and part in root for root in roots):
                 where = location_of(pid)
                 found.add(where.container_name or where.container or f"pid {pid}")
     return sorted(found)
+
+
+def _below_its_mount(directory: Path) -> Path:
+    """The directory as the kernel names the root of a mount: below that of its file system."""
+    above = directory.parent  # the directory itself may be gone
+    while not above.is_mount():
+        above = above.parent
+    return directory.relative_to(above)
 
 
 def location_of(pid: int) -> ProcessLocation:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,27 @@ def test_what_engines_wrote_down_is_read_until_a_container_has_its_name(
         "web",
     ]
     process_locations._engine_name.cache_clear()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a mount namespace")
+def test_who_has_the_old_part_of_a_directory_is_named_and_nobody_for_another_one(
+    tmp_path: Path,
+) -> None:
+    """Also where the directories of two managers have one name."""
+    part, place = tmp_path / "first" / "run" / "part", tmp_path / "place"
+    (tmp_path / "second" / "run").mkdir(parents=True)
+    part.mkdir(parents=True)
+    place.mkdir()
+    script = f"mount --bind {part} {place} && echo mounted && read line"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", script],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as program:  # fmt: skip
+        assert program.stdout is not None
+        if program.stdout.readline() != "mounted\n":
+            pytest.skip("no mounts here")
+        shutil.rmtree(tmp_path / "first" / "run")
+        found = process_locations.containers_without(tmp_path / "first" / "run")
+        assert found == [f"pid {program.pid}"]
+        assert process_locations.containers_without(tmp_path / "second" / "run") == []
+        program.communicate("\n")
