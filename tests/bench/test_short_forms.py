@@ -54,7 +54,7 @@ ROWS = {
     "core_step": [f"Acquire.*?{FIGURE}{FIGURE}", f"Match, 10 jobs start{FIGURE}{FIGURE}",
         f"50 jobs behind one lease{FIGURE}"],
     "jobs/denial": [rf"job_withdraw of it{FIGURE}{FIGURE}", rf"busy{FIGURE}{FIGURE}",
-        rf"arrays{FIGURE}{FIGURE}", rf"the longest step .*{FIGURE} ms"],
+        rf"arrays{FIGURE}{FIGURE}"],
     "elastic/changes": [rf"warm: offer to a step on it, three-lines{FIGURE}{FIGURE}",
         rf"leader killed: workers ended, three-lines{FIGURE}{FIGURE}",
         rf"removal: steps lost, three-lines{FIGURE}{FIGURE}"],
