@@ -103,4 +103,5 @@ def test_ctrl_c_ends_the_wait(node: Manager) -> None:
     assert [line for line in err.splitlines() if "cancelled after" in line]
     assert "Traceback" not in err
     finish(holder)
+    events.expect("task.ended")
     assert node.status()["tasks"] == []
