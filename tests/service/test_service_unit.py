@@ -117,8 +117,8 @@ def test_the_life_of_a_node(machine: Booted) -> None:
         == "inactive"
     )
     assert machine.run("ls", "/etc/nodemgr", "/var/lib/nodemgr").split() == [
-        "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "client", "jobs", "manager.lock",
-        "state.db",
+        "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "client", "formats", "jobs",
+        "manager.lock", "state.db",
         "state.db-mark", "state.db-shm", "state.db-wal",
     ]  # fmt: skip
     assert "No such file" in machine.run("ls", "/run/nodemgr", check=False)
