@@ -291,3 +291,15 @@ def test_a_stream_that_is_none(short_dir: Path) -> None:
         assert not EventSignals(short_dir).wait(0)
         assert not EventSignals(short_dir).wait(0)
         answering.join()
+
+
+def test_a_charge_that_passes_to_another_environment_is_a_change(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exported memory of ended processes has no process id, and its size may stay."""
+    blocks, shown = status_watch.Blocks(inside=False), status()
+    row = {"pid": None, "gpu": "GPU-0", "alive": False, "exported": True, "at_most": False}
+    for env in ("alice", "alice", "bob"):
+        shown["residues"] = [{"env": env, "gpu_index": 0, "memory_bytes": 1 << 30, **row}]
+        blocks.print(shown)
+    assert capsys.readouterr().out.count("AVAILABLE") == 2

@@ -37,7 +37,7 @@ SHOWN = {
     "envs": ("name", "quota", "gpus", "memory_remaining_bytes", "memory_pending_bytes"),
     "tasks": ("id", "state", "gpus", "pids"),
     "queue": ("id", "position", "gpus", "reason"),
-    "residues": ("pid", "gpu", "alive", "memory_bytes"),
+    "residues": ("env", "pid", "gpu", "alive", "exported", "memory_bytes"),
     "violations": ("pid", "gpu", "offence", "enforce"),
 }
 """The fields of each table whose change is a block for a pipe; all others pass with time."""
