@@ -29,6 +29,11 @@ class Program:
     files: Mapping[str, str] = field(default_factory=dict)
     needs: str = "bash"
     """A program without which the row is skipped."""
+    installed: bool = False
+    """In an installation by pip in a path with a blank.
+
+    `install` and `remove` are pip's there; the bare run ignores them.
+    """
 
 
 TOO_MUCH = """
@@ -373,8 +378,27 @@ print(ctypes.CDLL("libcuda.so.1").cuInit(0), os.environ.get("CUDA_VISIBLE_DEVICE
         },
     ),
     Program(
-        "an upgrade takes the installed client away: programs and their children load a copy",
-        "run -- sh -c 'case $LD_PRELOAD:$PYTHONPATH in *-client/*:*-client/*) echo a copy;; esac'",
-        bare="", ours="a copy",
+        "the path of the installation has a blank",
+        "run --gpus 1 -- count; job --gpus 1 -- count",
+        bare="4\n4", ours="1\n1",
+        installed=True,
+    ),
+    Program(
+        "a program starts others during an upgrade, and while nothing is installed",
+        "run --gpus 1 -- bash beside.sh",
+        bare="4", ours="1",
+        files={
+            "beside.sh": """
+{
+    install & installer=$!
+    count
+    while kill -0 $installer 2>&-; do count; done
+    remove
+    count
+    install
+} | uniq
+"""
+        },
+        installed=True,
     ),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,16 @@ from tests.programs.front import install_front
 from tests.programs.table import PROGRAMS, SAME, Program
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import HOLD, ROOT, Manager
+from tests.support.wheel import Installation, installation, wheel
+
+__all__ = ["installation", "wheel"]
 
 FORGOTTEN = ("NODEMGR_", "CUDA_", "LD_", "PYTHON", "PYTEST_")
 BARE = """
 run() { while [ "$1" != -- ]; do shift; done; shift; "$@"; }
 job() { run "$@"; }
+install() { :; }
+remove() { :; }
 """
 OURS = """
 run() { nodemgr run --env alice "$@"; }
@@ -28,6 +34,9 @@ job() {
     id=$(nodemgr submit --env alice "$@") || return
     nodemgr wait "$id" > /dev/null; nodemgr logs "$id"
 }
+pip() { "$PYTHON" -m pip --python "$INSTALLATION/bin/python" "$@"; }
+install() { pip install --quiet --force-reinstall --no-deps --no-index "$WHEEL"; }
+remove() { pip uninstall --quiet --yes nodemgr; }
 """
 COUNT = """#!/bin/sh
 exec "$PYTHON" -I -c '
@@ -39,11 +48,16 @@ print(count.value)'
 """
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[Manager]:
-    manager = Manager(simulate="4x16GiB").start()
+def start(**options: Any) -> Manager:
+    manager = Manager(simulate="4x16GiB", **options).start()
     manager.quota("alice", 4, memory_bytes=32 << 30)
     manager.quota("eager", 4, acquire="import")
+    return manager
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Manager]:
+    manager = start()
     yield manager
     manager.close()
 
@@ -63,9 +77,32 @@ def variables(node: Manager, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         "PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT / "tests" / "hook" / "standins"),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "LD_LIBRARY_PATH": str(node.run_dir / "sim"),
-        "NODEMGR_RUN_DIR": str(node.run_dir),
+        **node_of(node),
     }
+
+
+def node_of(manager: Manager) -> dict[str, str]:
+    return {
+        "LD_LIBRARY_PATH": str(manager.run_dir / "sim"),
+        "NODEMGR_RUN_DIR": str(manager.run_dir),
+    }
+
+
+@pytest.fixture
+def installed(
+    variables: dict[str, str], wheel: Path, installation: Installation
+) -> Iterator[dict[str, str]]:
+    """The same with a manager and the client of the installation."""
+    programs = installation.directory / "bin"
+    manager = start(program=[str(programs / "nodemgr")], folder=installation.directory)
+    yield {
+        **variables,
+        **node_of(manager),
+        "PATH": f"{programs}:{variables['PATH']}",
+        "INSTALLATION": str(installation.directory),
+        "WHEEL": str(wheel),
+    }
+    manager.close()
 
 
 def hear_hangups() -> None:
@@ -77,7 +114,7 @@ def result(program: Program, prelude: str, folder: Path, variables: dict[str, st
     folder.mkdir()
     for name, text in program.files.items():
         (folder / name).write_text(text)
-    script = f"{prelude}\nexport -f run job\n{program.script}"
+    script = f"{prelude}\nexport -f $(compgen -A function)\n{program.script}"
     return subprocess.run(
         ["bash", "-c", script], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=WAIT_LIMIT_S,
@@ -85,10 +122,17 @@ def result(program: Program, prelude: str, folder: Path, variables: dict[str, st
     ).stdout.strip()  # fmt: skip
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_program(program: Program, variables: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(row, id=row.name, marks=[pytest.mark.slow] if row.installed else [])
+        for row in PROGRAMS
+    ],
+)
+def test_program(program: Program, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     if shutil.which(program.needs) is None:
         pytest.skip(f"there is no {program.needs} here")
+    variables = request.getfixturevalue("installed" if program.installed else "variables")
     bare = result(program, BARE, tmp_path / "bare", variables)
     assert bare == program.bare
     ours = result(program, OURS, tmp_path / "ours", variables)

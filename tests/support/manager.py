@@ -72,10 +72,12 @@ class Manager:
         before_exec: Callable[[], None] | None = None,
         supervisor: Supervisor | None = None,
         folder: Path = ROOT,
+        program: Sequence[str] = (sys.executable, "-m", "nodemgr"),
     ) -> None:
         """`before_exec` runs in the manager's process before the exec.
 
-        `supervisor` starts it as a service; `folder` is its working directory.
+        `supervisor` starts it as a service; `folder` is its working directory; `program` is the
+        `nodemgr` that is started.
         """
         self.directory = Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
         self.directory.chmod(0o755)
@@ -86,6 +88,7 @@ class Manager:
         self.before_exec = before_exec
         self.supervisor = supervisor
         self.folder = folder
+        self.program = program
         self.process: subprocess.Popen[bytes] | None = None
         self._log = b""
         self._streams: list[Events] = []
@@ -96,9 +99,7 @@ class Manager:
     def start(self, *, wait: bool = True) -> Manager:
         """Returns when it says that it is ready; fails with its words if it ends instead."""
         command = [
-            sys.executable,
-            "-m",
-            "nodemgr",
+            *self.program,
             "serve",
             "--run-dir",
             str(self.run_dir),
