@@ -492,7 +492,7 @@ class Everything:
             self.node.is_out(row.task_id)
         for row in self.tasks(Suspension.RESUMING):
             self.node.is_back(row.task_id)
-        waiting = {row.resumes for row in self.node.state.requests.values()}
+        waiting = {row.resumes for row in self.node.state.requests.values() if row.resumes}
         for row in [row for row in self.tasks() if row.task_id not in waiting]:
             if row.job_id is None:
                 self.node.admin_releases(row.task_id)

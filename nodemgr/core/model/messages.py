@@ -146,6 +146,7 @@ GPU_DRAINED = Part(NODE, "{gpus} drained")
 FORMER_MEMORY = Part(DRIVER, "{gpus} not yet free of a former task's memory")
 USED_WITHOUT_LEASE = Part(NODE, "{gpus} in use by programs without a lease")
 TOO_SMALL = Part(NODE, "{gpus} too small, or without memory to spare")
+GPU_FAILED_JOB = Part(NODE, "{gpus} failed under an earlier attempt of this job")
 MORE_HOLDERS = Part(NODE, "and {count} more")
 
 # -- refusals of requests and submissions --

@@ -75,12 +75,12 @@ def candidates(
     env, named_bytes, over_udp = request.env, request.memory_bytes, udp_askers(request)
     quota = draft.envs[env].quota
     counts_compute = request.compute_percent is not None or compute.in_use(draft)
-    avoided = _avoided(draft, request) if request.avoids else ()
+    failed = avoided(draft, request) if request.avoids else ()
     has_range, spare_of = request.memory_most_bytes is not None, spare.of_gpu
     returning = elastic_leases.returning(draft, env)
     rows = []
     for gpu in gpus:
-        if not gpu.healthy or gpu.drained or gpu.uuid in avoided:
+        if not gpu.healthy or gpu.drained or gpu.uuid in failed:
             continue
         grant = draft.grants.get((env, gpu.uuid))
         used = grant is not None and grant.tasks > grant.stalled_tasks
@@ -143,7 +143,7 @@ def _growth_bytes(draft: Draft, request: Request, gpu: Gpu, spare: Spare) -> int
     return max(0, room_bytes)
 
 
-def _avoided(draft: Draft, request: Request) -> tuple[Uuid, ...]:
+def avoided(draft: Draft, request: Request) -> tuple[Uuid, ...]:
     """The GPUs that failed under the job; none where the node has too few others."""
     others = [gpu for gpu in draft.gpus.values() if gpu.usable and gpu.uuid not in request.avoids]
     return request.avoids if len(others) >= request.gpus else ()
@@ -231,8 +231,8 @@ def ask_of(draft: Draft, request: Request, used: Collection[Gpu]) -> Ask:
     """Its demand; `used`: the GPUs that its env uses."""
     elsewhere = sum([gpu.drained for gpu in used])
     if request.avoids and used:
-        avoided = _avoided(draft, request)
-        elsewhere = sum([gpu.drained or gpu.uuid in avoided for gpu in used])
+        failed = avoided(draft, request)
+        elsewhere = sum([gpu.drained or gpu.uuid in failed for gpu in used])
     return Ask(
         request.gpus,
         draft.envs[request.env].quota.gpus - elsewhere,

@@ -83,7 +83,7 @@ def of_shortage(
         case Shortage.NODE:
             free = sum(qualifies(row, ask) and not row.reserved for row in rows)
             short = _short_of_gpus(request, ask, rows, free)
-            who = _on_the_node(draft, ask, rows, reserved)
+            who = _on_the_node(draft, request, ask, rows, reserved)
     # the most helpful part first: a terminal cuts the end off
     return "; ".join([short, *instead, *who])
 
@@ -117,9 +117,13 @@ def _short_of_own_compute(
 
 
 def _on_the_node(
-    draft: Draft, ask: Ask, rows: Sequence[Candidate], reserved: Mapping[Uuid, Request]
+    draft: Draft,
+    request: Request,
+    ask: Ask,
+    rows: Sequence[Candidate],
+    reserved: Mapping[Uuid, Request],
 ) -> list[str]:
-    """The next known end, and who holds the GPUs that the request may not have."""
+    """The next known end, who holds the GPUs that the request may not have, and those it avoids."""
     fitting = [row for row in rows if qualifies(row, ask)]
     passed = {row.uuid for row in rows if row.used} | {
         row.uuid for row in fitting if not row.reserved
@@ -131,8 +135,15 @@ def _on_the_node(
         if row.uuid not in passed
         for task_id in draft.gpu_tasks.members(row.uuid)
     }
-    others = {uuid for uuid in draft.gpus if uuid not in passed}
-    return [*_next_known_end(draft, in_the_way), *_holders(draft, others, spared)]
+    avoided = placement.avoided(draft, request)
+    failed = {
+        gpu.uuid: gpu.index for gpu in draft.gpus.values() if gpu.usable and gpu.uuid in avoided
+    }
+    others = {uuid for uuid in draft.gpus if uuid not in passed | failed.keys()}
+    said = [*_next_known_end(draft, in_the_way), *_holders(draft, others, spared)]
+    if failed:
+        said.append(messages.GPU_FAILED_JOB(gpus=numbered(sorted(failed.values()))))
+    return said
 
 
 def _with_reserved_compute(draft: Draft, request: Request, row: Candidate) -> Candidate:

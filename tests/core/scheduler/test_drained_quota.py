@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodemgr.core.model.entities import JobState, Word
+from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import start_estimates
 from nodemgr.core.views import snapshot
 from tests.core.world import MS, Node
@@ -135,6 +136,29 @@ def test_a_job_that_avoids_a_gpu_of_its_env_stays_within_the_quota() -> None:
     assert node.state.jobs[job].state is JobState.QUEUED
     node.dies(1)
     assert node.state.jobs[job].state is JobState.STARTING
+    assert [task.gpus for task in node.state.tasks.values()] == [("GPU-1",)]
+
+
+def test_the_line_of_a_job_names_the_idle_gpu_that_failed_under_it() -> None:
+    """GPU 0 is idle, and neither too small nor short of memory."""
+    node = Node(2, placement="spread")
+    for env in "ab":
+        node.quota(env, 1)
+    job = node.submits("a", gpus=1, memory_bytes=10 << 30)
+    node.begins(job)
+    node.asks("b", 1, 1)
+    node.reports_failure(0)
+    node.job_ends(job, exit_code=1)
+    node.passes(60_000)
+    assert node.state.jobs[job].state is JobState.QUEUED
+    ((*_, line),) = notify.listing(node.state)
+    held, avoided = line.split("; ")[1:]
+    assert held.startswith("b/t2 holds GPU 1 since ")
+    assert avoided == "GPU 0 failed under an earlier attempt of this job"
+    node.drains(0)
+    assert node.state.jobs[job].state is JobState.QUEUED
+    node.undrains(0)
+    node.dies(1)
     assert [task.gpus for task in node.state.tasks.values()] == [("GPU-1",)]
 
 
