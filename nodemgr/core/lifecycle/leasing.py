@@ -325,6 +325,8 @@ def lose_member(
     if elastic_leases.any_there(draft):
         _forget_worker(draft, task, process.key)
     if task.processes or task.job_id is not None:
+        if process.pid is None:  # the task may be suspended now, if the others are on this node
+            draft.wake_scheduler()
         if task.processes:  # they may have been silent for long
             draft.at_latest("silence", now_ns + draft.config.beat_ms * MS)
         draft.publish(

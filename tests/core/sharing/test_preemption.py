@@ -212,3 +212,15 @@ def test_tasks_are_suspended_and_requeued_together_where_only_both_suffice() -> 
     node.asks("c", 3, task_class=LS, percent=30)
     assert stopped(node) == [without]
     assert node.state.tasks[task].suspension is Suspension.SUSPENDING
+
+
+def test_best_effort_goes_once_its_last_process_over_udp_has_left() -> None:
+    """Until then it cannot be suspended; its grant stays as it is when that process leaves."""
+    node = busy_node()
+    node.asks("a", 1, 1, token="both", gib=10, udp=True, task_class=BE, percent=50)
+    node.asks("a", 2, token="both")
+    node.asks("b", 3, 1, task_class=NORMAL, percent=1)
+    node.asks("c", 4, 1, task_class=LS, percent=50)
+    assert node.state.tasks["t1"].suspension is Suspension.NONE
+    node.releases("a", 1, udp=True)
+    assert node.state.tasks["t1"].suspension is Suspension.SUSPENDING
