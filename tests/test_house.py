@@ -583,8 +583,8 @@ ROOMS = {
                   " ways verbs.presentation verbs.commands",
 }  # fmt: skip
 """Room -> its allowed imports of nodemgr and client_plugin: rooms, and modules beside rooms."""
-EVERYWHERE = {"messages", "units"}
-"""The tables of messages, and units, which imports these alone: every room may import them."""
+EVERYWHERE = {"fields", "messages", "units"}
+"""Tables of messages and fields, and units, which import these alone: of use in every room."""
 TESTED_ELSEWHERE = {
     "nodemgr/core/manager.py": "tests/core/test_machine.py",
     "nodemgr/edge/rpc/cost.py": "tests/edge/api/test_bulk_orders.py",

@@ -50,14 +50,6 @@ NO_JOB_ID = Part(
 NO_ARRAY = Part(COMMAND_LINE, "{text!r} is no array: {form}")
 ARRAY_BACKWARDS = Part(COMMAND_LINE, "{text!r} runs backwards: {form}")
 LARGE_ARRAY = Part(COMMAND_LINE, "{text!r} has more than {limit} elements: submit several arrays")
-NO_TIME_LIMIT = Part(
-    COMMAND_LINE, "a time limit of zero ends the job before it begins: for no limit, leave it out"
-)
-NO_DEADLINE = Part(
-    COMMAND_LINE, "a deadline of zero is over before the start: for no deadline, leave it out"
-)
-NO_KEEPING = Part(COMMAND_LINE, "a time of zero keeps nothing: name a time such as 2h")
-NO_CLASS = Part(COMMAND_LINE, "{text!r} is no class of tasks: write {known}")
 FUTURE_MOMENT = Part(COMMAND_LINE, "{text} is still to come: name a time in the past")
 NO_MOMENT = Part(
     COMMAND_LINE,

@@ -5,6 +5,7 @@ Knows: the option or the word that fills each argument of an order. Must not kno
 
 from __future__ import annotations
 
+from client_plugin import fields
 from client_plugin.messages.form import relayed
 
 TYPE_CHECKING = False
@@ -14,23 +15,18 @@ if TYPE_CHECKING:
     from client_plugin.messages.form import MessageLine
 
 TYPED = {
+    **{field.name: field.option for field in fields.ORDERED},
     "acquire": "--acquire", "add_groups": "--group", "add_users": "--user", "admin": "--admin",
-    "after": "--after", "argv": "COMMAND",
-    "array": "--array", "attempt": "--attempt", "borrow": "--borrow", "cap": "--cap",
-    "compute_percent": "--compute",
-    "deadline_ms": "--deadline", "default_gpus": "--default-gpus", "drop_groups": "--no-group",
-    "drop_users": "--no-user", "enforce": "--enforce",
-    "env": "--env", "first": "--first", "for_ms": "--for", "force": "--force", "gpus": "--gpus",
-    "gpus_max": "--gpus",
-    "grace_ms": "--grace", "groups": "--group", "hold": "--hold", "idle_ms": "--idle",
-    "job": "JOB", "jobs": "JOB", "max_keep_ms": "--max-keep", "max_priority": "--max-priority",
-    "max_restarts": "--max-restarts", "memory_bytes": "--memory",
-    "memory_max_bytes": "--memory", "mine": "--mine",
-    "name": "--name", "no_after": "--no-after", "no_gpu": "--no-gpu", "no_manager": "--no-manager",
-    "index": "INDEX", "note": "--note", "placement": "--placement",
-    "priority": "--priority", "queue": "QUEUE", "rank": "--rank", "since_wall_ns": "--since",
-    "state": "--state", "task": "TASK", "task_class": "--class", "time_limit_ms": "--time",
-    "token": "TOKEN", "users": "--user", "when_idle": "--when-idle",
+    "argv": "COMMAND", "attempt": "--attempt", "borrow": "--borrow", "cap": "--cap",
+    "default_gpus": "--default-gpus", "drop_groups": "--no-group", "drop_users": "--no-user",
+    "enforce": "--enforce", "env": "--env", "first": "--first", "for_ms": "--for",
+    "force": "--force", "grace_ms": "--grace", "groups": "--group", "idle_ms": "--idle",
+    "index": "INDEX", "job": "JOB", "jobs": "JOB", "max_keep_ms": "--max-keep",
+    "max_priority": "--max-priority", "mine": "--mine", "no_after": "--no-after",
+    "no_gpu": "--no-gpu", "no_manager": "--no-manager", "note": "--note",
+    "placement": "--placement", "queue": "QUEUE", "rank": "--rank", "since_wall_ns": "--since",
+    "state": "--state", "task": "TASK", "token": "TOKEN", "users": "--user",
+    "when_idle": "--when-idle",
 }  # fmt: skip
 """Argument of an order -> the option, or the word of the usage line, that a user types for it."""
 

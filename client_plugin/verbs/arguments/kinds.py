@@ -9,9 +9,10 @@ import os
 import re
 import time
 
-from client_plugin import units
+from client_plugin import fields, units
+from client_plugin.fields import MAX_GPUS, Field
 from client_plugin.messages.form import stated
-from client_plugin.verbs.arguments.parser import ValueKind, WrongValue
+from client_plugin.verbs.arguments.parser import ValueKind, VerbOption, WrongValue
 from client_plugin.ways import choice, locations
 from client_plugin.ways.choice import Whom
 from client_plugin.ways.faults import Fault
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from typing import Dict, List, NoReturn, Optional, Set, Tuple
 
 MAX_DIGITS = 19
-MAX_GPUS = 1_024
 MAX_MODEL_CHARACTERS = 96
 """As the manager holds it: a test compares both."""
 MAX_ARRAY = 10_000
@@ -184,39 +184,19 @@ def _array(text: str) -> List[int]:
     return sorted(found)
 
 
-def _time_limit(text: str) -> int:
-    limit_ms = units.parse_duration_ms(text)
-    if limit_ms == 0:
-        from client_plugin.messages import arguments as messages
+def duration(low_ms: int = 0, instead: str = "") -> ValueKind:
+    """At least so long; `instead`: what else to write."""
 
-        raise WrongValue(messages.NO_TIME_LIMIT())
-    return limit_ms
+    def parse(text: str) -> int:
+        duration_ms = units.parse_duration_ms(text)
+        if duration_ms < low_ms:
+            least = units.format_duration(low_ms)
+            raise WrongValue(
+                stated(f"{text!r} is less than {least}", f"name a longer time{instead}")
+            )
+        return duration_ms
 
-
-def _deadline(text: str) -> int:
-    deadline_ms = units.parse_duration_ms(text)
-    if deadline_ms == 0:
-        from client_plugin.messages import arguments as messages
-
-        raise WrongValue(messages.NO_DEADLINE())
-    return deadline_ms
-
-
-def _keeping(text: str) -> int:
-    for_ms = units.parse_duration_ms(text)
-    if for_ms == 0:
-        from client_plugin.messages import arguments as messages
-
-        raise WrongValue(messages.NO_KEEPING())
-    return for_ms
-
-
-def _task_class(text: str) -> str:
-    if text not in units.TASK_CLASSES:
-        from client_plugin.messages import arguments as messages
-
-        raise WrongValue(messages.NO_CLASS(text=text, known=", ".join(units.TASK_CLASSES)))
-    return text
+    return ValueKind("duration", parse)
 
 
 def one_of(name: str, *words: str) -> ValueKind:
@@ -224,7 +204,7 @@ def one_of(name: str, *words: str) -> ValueKind:
 
     def parse(text: str) -> str:
         if text not in words:
-            raise WrongValue(stated(f"{text!r} is not known here", f"say {' or '.join(words)}"))
+            raise WrongValue(stated(f"{text!r} is no {name}", f"write {', '.join(words)}"))
         return text
 
     return ValueKind(name, parse, lambda _whom, _incomplete: list(words))
@@ -284,15 +264,11 @@ TEXT = ValueKind("text", str)
 FILE = ValueKind("file", _path)
 SIZE = ValueKind("size", units.parse_size)
 SIZE_RANGE = ValueKind("size", _size_range)
-DURATION = ValueKind("duration", units.parse_duration_ms)
-TIME_LIMIT = ValueKind("duration", _time_limit)
-DEADLINE = ValueKind("duration", _deadline)
-KEEPING = ValueKind("duration", _keeping)
+DURATION = duration()
+KEEPING = duration(1)
 PERCENT = ValueKind("percent", units.parse_percent)
-TASK_CLASS = ValueKind("class", _task_class, lambda _whom, _incomplete: list(units.TASK_CLASSES))
 MOMENT = ValueKind("time", _moment)
-VISIBLE_AS = one_of("form", "uuid", "index")
-ACQUIRE = one_of("start", "start")
+ACQUIRE = one_of("moment", "start")
 ENV = ValueKind("env", _env, _envs)
 QUEUE = ValueKind("queue", _queue, queues)
 GPU_MODEL = ValueKind("model", _gpu_model)
@@ -305,3 +281,33 @@ JOB_OR_REQUEST = job(requests=True)
 JOB_OR_TASK = job(ended=True, tasks=True)
 JOBS = _several(JOB_OR_ENDED)
 TASK = ValueKind("task", _task)
+OF_KIND = {
+    fields.SIZE: SIZE, fields.PERCENT: PERCENT, fields.TEXT: TEXT, fields.FILE: FILE,
+    fields.QUEUE: QUEUE, fields.JOBS: JOBS, fields.ARRAY: ARRAY,
+}  # fmt: skip
+OF_RANGE = {fields.COUNT: GPU_RANGE, fields.SIZE: SIZE_RANGE}
+
+
+def of_field(field: Field) -> Optional[ValueKind]:
+    """The values of the field's option; None: it is a flag."""
+    if field.most:
+        return OF_RANGE[field.kind]
+    if field.kind == fields.COUNT:
+        return count(field.low, field.high)
+    if field.kind == fields.DURATION:
+        return duration(field.low, f", or {field.unset}" if field.unset else "")
+    if field.kind == fields.WORD:
+        return one_of((field.metavar or field.option.lstrip("-")).lower(), *field.words)
+    return OF_KIND.get(field.kind)
+
+
+def options_of(verb: str) -> Tuple[VerbOption, ...]:
+    """The options of a verb that are fields of a request or a job; their keys are the names."""
+    return tuple(
+        VerbOption(
+            field.option, kind=of_field(field), key=field.name, help=field.help,
+            metavar=field.metavar, repeat=field.kind == fields.JOBS,
+        )
+        for field in fields.RUN
+        if verb in field.verbs
+    )  # fmt: skip

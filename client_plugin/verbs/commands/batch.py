@@ -154,7 +154,7 @@ class JobBatch:
         return {
             "argv": command,
             "key": new_key(),
-            "variables": wished_variables(wished, wishes.get("visible")),
+            "variables": wished_variables(wished, wishes.get("visible_as")),
             **wished,
         }, environ
 

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 
+from client_plugin import fields
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.form import stated
 from client_plugin.messages.ways import MEANWHILE
@@ -23,11 +24,11 @@ from client_plugin.verbs.launch import programs
 from client_plugin.verbs.launch.acquiring import acquired
 from client_plugin.verbs.launch.surroundings import (
     Mask,
-    Wish,
     environment,
     leave_task,
     own_environ,
     refusal,
+    refuse_half_elastic,
     settings_of,
 )
 from client_plugin.ways import ctrl_c, locations
@@ -37,6 +38,8 @@ from client_plugin.ways.faults import Exit, Fault, say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Mapping, NoReturn
+
+    from client_plugin.fields import Wish
 
 ABSENT = {
     "wait": messages.ABSENT_WAIT,
@@ -49,12 +52,8 @@ ABSENT = {
 def run(said: Said) -> int:
     directory = locations.env_dir(os.path.abspath(said.whom().found_run_dir()), said.env or "")
     settings = settings_of(directory, said.env or "")
-    least, most = said.gpus or (None, None)
-    memory, memory_most = said.memory or (None, None)
-    if said.elastic and most is None:
-        raise Fault(messages.ELASTIC_WITHOUT_RANGE(), Exit.USAGE)
-    if said.checkpoint is not None and not said.elastic:
-        raise Fault(messages.CHECKPOINT_WITHOUT_ELASTIC(), Exit.USAGE)
+    wish = fields.wished(vars(said))
+    refuse_half_elastic(wish)
     if (at_start := said.acquire == "start") and said.elastic:
         raise Fault(
             stated("an elastic task asks at its start in any case", "leave out --acquire"),
@@ -64,21 +63,10 @@ def run(said: Said) -> int:
     if base.get("NODEMGR_ENV_DIR") != directory:
         leave_task(base)
     mask = Mask(base)
-    least = mask.gpus(least)
-    if least is not None:
+    gpus = mask.gpus(wish.get("gpus"))
+    if gpus is not None:
         mask.drop(base, new_task=False)
-    wish = Wish(
-        least,
-        memory,
-        said.wait,
-        said.task_class,
-        said.compute_percent,
-        said.deadline_ms,
-        most,
-        said.elastic,
-        memory_most,
-        said.visible,
-    )
+        wish["gpus"] = gpus
     program, command = programs.program_of(said.command[0]), said.command
     _warn(command, said.env or "")
     _refuse_early(directory, settings, wish, no_wait=said.no_wait)
@@ -89,7 +77,7 @@ def run(said: Said) -> int:
         from client_plugin.elastic.command import leader_command
 
         command = leader_command(
-            command, minimum=said.gpus[0], maximum=said.gpus[1], checkpoint=said.checkpoint
+            command, minimum=wish["gpus"], maximum=wish["gpus_max"], checkpoint=said.checkpoint
         )
         program = command[0]
         ctrl_c.wait()  # until the leader can end without a traceback
@@ -162,31 +150,10 @@ VERB = Verb(
     "run", VERBS["run"], run,
     (
         VerbOption("--env", kind=kinds.ENV, required=True, help="The environment to enter."),
-        VerbOption("--gpus", kind=kinds.GPU_RANGE,
-                   help="GPUs for the task, or a range such as 2-4; 0: none."),
-        VerbOption("--elastic",
-                   help="The task gets idle GPUs and gives them back while it runs, within the "
-                   "range of --gpus; one process of the command on each."),
-        VerbOption("--checkpoint", kind=kinds.FILE,
-                   help="The checkpoint of an elastic script that does not use "
-                   "nodemgr_client.elastic: it starts again from there at each change."),
-        VerbOption("--memory", kind=kinds.SIZE_RANGE,
-                   help="Device memory that it has on each GPU for sure, and its limit, e.g. 8GiB; "
-                   "of a range such as 8GiB-24GiB it has the least for sure, and more while there "
-                   "is more."),
-        VerbOption("--wait", kind=kinds.DURATION,
-                   help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
+        *kinds.options_of("run"),
         VerbOption("--acquire", kind=kinds.ACQUIRE,
                    help="start: ask for the GPUs before COMMAND starts, which holds them to its "
                    "end."),
-        VerbOption("--visible", kind=kinds.VISIBLE_AS,
-                   help="CUDA_VISIBLE_DEVICES names GPUs by uuid, or by index."),
-        VerbOption("--class", kind=kinds.TASK_CLASS, key="task_class",
-                   help="latency-sensitive, normal or best-effort (gets what the others leave)."),
-        VerbOption("--compute", kind=kinds.PERCENT, key="compute_percent",
-                   help="The share of each GPU's compute that it needs, e.g. 30%."),
-        VerbOption("--deadline", kind=kinds.DEADLINE, key="deadline_ms",
-                   help="It should end within this time from its start, e.g. 2h."),
         VerbOption("--no-wait",
                    help="Fail at once if the manager is away (without it: COMMAND starts, and its "
                    "first use of CUDA does as the quota's --no-manager says)."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from client_plugin import units
+from client_plugin import fields, units
 from client_plugin.messages import prediction as prediction_messages
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.arguments import ARGUMENT_MISSING
@@ -18,6 +18,7 @@ from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
 from client_plugin.verbs.launch import programs, runner, surroundings
+from client_plugin.verbs.launch.surroundings import refuse_half_elastic
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Away, Exit, Fault, say
 from client_plugin.ways.retry_timeout import RetryTimeout
@@ -29,91 +30,7 @@ if TYPE_CHECKING:
     from client_plugin.ways.choice import UserWay
 
 KEY_BYTES = 16
-RANGES = ("gpus", "memory")
-"""Keys of the wishes that may be ranges."""
-ELASTIC = ("elastic", "checkpoint")
-"""Keys of the wishes that become the words of a leader."""
-VISIBLE = "visible"
-"""Key of the wish that is a variable alone."""
-
-WISHES = (
-    VerbOption(
-        "--gpus",
-        kind=kinds.GPU_RANGE,
-        help="GPUs for the job, or a range such as 2-8; 0: none.",
-    ),
-    VerbOption(
-        "--elastic",
-        help="The job gets idle GPUs and gives them back while it runs, within the range of "
-        "--gpus; one process of COMMAND on each.",
-    ),
-    VerbOption(
-        "--checkpoint",
-        kind=kinds.FILE,
-        help="The checkpoint of an elastic script that does not use nodemgr_client.elastic: it "
-        "starts again from there at each change.",
-    ),
-    VerbOption(
-        "--memory",
-        kind=kinds.SIZE_RANGE,
-        help="Device memory that it has on each GPU for sure, and its limit, e.g. 8GiB; of a range "
-        "such as 8GiB-24GiB the rest comes and goes with the load. With it the job may share a GPU "
-        "with tasks of its environment that leave so much free; without it, it waits for GPUs of "
-        "its own.",
-    ),
-    VerbOption(
-        "--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them)."
-    ),
-    VerbOption(
-        "--after",
-        kind=kinds.JOBS,
-        repeat=True,
-        metavar="JOB",
-        help="Only when these jobs have ended well: j3,j4 (repeatable).",
-    ),
-    VerbOption(
-        "--array",
-        kind=kinds.ARRAY,
-        metavar="0-9,12",
-        help="One job for each index, which it finds in NODEMGR_ARRAY_INDEX.",
-    ),
-    VerbOption(
-        "--time",
-        kind=kinds.TIME_LIMIT,
-        key="time_limit_ms",
-        help="The job is ended after this running time, e.g. 2h.",
-    ),
-    VerbOption(
-        "--class",
-        kind=kinds.TASK_CLASS,
-        key="task_class",
-        help="latency-sensitive, normal or best-effort (gets what the others leave).",
-    ),
-    VerbOption(
-        "--compute",
-        kind=kinds.PERCENT,
-        key="compute_percent",
-        help="The share of each GPU's compute that it needs, e.g. 30%.",
-    ),
-    VerbOption(
-        "--deadline",
-        kind=kinds.DEADLINE,
-        key="deadline_ms",
-        help="It should end within this time from its start, e.g. 2h.",
-    ),
-    VerbOption(
-        "--max-restarts",
-        kind=kinds.count(0, 1_000),
-        help="How often the job is tried again after a failure.",
-    ),
-    VerbOption(
-        "--visible",
-        kind=kinds.VISIBLE_AS,
-        help="CUDA_VISIBLE_DEVICES names GPUs by uuid, or by index.",
-    ),
-    VerbOption("--name", kind=kinds.TEXT, help="The job's name in lists."),
-    VerbOption("--hold", help="The job waits until it is unheld: nodemgr queue unhold JOB."),
-)
+WISHES = kinds.options_of("submit")
 """The resources that a job may ask for; most of their keys are arguments of the order."""
 WATCHING = (
     VerbOption(
@@ -135,7 +52,7 @@ WATCHING = (
 
 
 def wishes_of(said: Said) -> Dict[str, Any]:
-    """The given wishes, by the keys of their options."""
+    """The given wishes, by the names of their fields."""
     wishes = {option.key: getattr(said, option.key) for option in WISHES}
     wishes["after"] = [job for jobs in said.after for job in jobs]
     return {
@@ -171,9 +88,8 @@ class SubmitContext:
         if program not in self._environs:
             variables = self._base
             if not self._inside:  # there the container's own mounts bring the client in
-                nothing = surroundings.Wish()
                 variables = surroundings.environment(
-                    variables, self._way.directory, self._settings, nothing, program
+                    variables, self._way.directory, self._settings, {}, program
                 )
             self._environs[program] = [f"{name}={value}" for name, value in variables.items()]
         return self._environs[program]
@@ -181,40 +97,23 @@ class SubmitContext:
 
 def job_arguments(wishes: Dict[str, Any]) -> Dict[str, Any]:
     """The wishes as arguments of the order. Raises Fault."""
-    gpus: Any = wishes.get("gpus") or (None, None)
-    least, most = gpus
-    is_elastic, checkpoint = wishes.get("elastic", False), wishes.get("checkpoint")
-    if is_elastic and most is None:
-        raise Fault(messages.ELASTIC_WITHOUT_RANGE(), Exit.USAGE)
-    if checkpoint is not None and not is_elastic:
-        raise Fault(messages.CHECKPOINT_WITHOUT_ELASTIC(), Exit.USAGE)
-    memory: Any = wishes.get("memory") or (None, None)
-    ranges = {
-        "gpus": least, "gpus_max": most, "memory_bytes": memory[0], "memory_max_bytes": memory[1]
-    }  # fmt: skip
-    found = {key: value for key, value in wishes.items() if key not in (*RANGES, *ELASTIC, VISIBLE)}
-    found.update((key, value) for key, value in ranges.items() if value is not None)
-    if is_elastic:
+    wish = fields.wished(wishes)
+    refuse_half_elastic(wish)
+    found = {field.name: wish[field.name] for field in fields.ORDERED if field.name in wish}
+    if "elastic" in wish:
         from client_plugin.elastic.command import leader_command
 
-        found["leader"] = leader_command([], minimum=least, maximum=most, checkpoint=checkpoint)
+        found["leader"] = leader_command(
+            [], minimum=wish["gpus"], maximum=wish["gpus_max"], checkpoint=wish.get("checkpoint")
+        )
     return found
 
 
 def wished_variables(arguments: Dict[str, Any], visible_as: Optional[str]) -> List[str]:
     """Variables by which the job's programs request the job's own resources."""
-    wish = surroundings.Wish(
-        arguments.get("gpus"),
-        arguments.get("memory_bytes"),
-        task_class=arguments.get("task_class"),
-        compute_percent=arguments.get("compute_percent"),
-        deadline_ms=arguments.get("deadline_ms"),
-        gpus_max=arguments.get("gpus_max"),
-        memory_max=arguments.get("memory_max_bytes"),
-        visible_as=visible_as,
-    )
-    variables = {**surroundings.as_needed(wish, os.environ), **wish.variables()}
-    return [f"{name}={value}" for name, value in variables.items()]
+    wish = {**arguments, "visible_as": visible_as}
+    found = {**surroundings.as_needed(wish, os.environ), **fields.variables(wish)}
+    return [f"{name}={value}" for name, value in found.items()]
 
 
 def new_key() -> str:
@@ -243,7 +142,7 @@ def run(said: Said) -> int:
     wished = around.sized(wished)
     arguments = {
         "argv": said.command, "cwd": around.cwd,
-        "environ": around.environ(program) + wished_variables(wished, said.visible),
+        "environ": around.environ(program) + wished_variables(wished, said.visible_as),
         "umask": around.umask, "key": new_key(), **wished,
     }  # fmt: skip
     if said.predict:

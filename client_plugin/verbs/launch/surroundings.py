@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from client_plugin import units
+from client_plugin import fields, units
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.form import stated
 from client_plugin.verbs.launch.programs import Preload, preload
@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional
 
+    from client_plugin.fields import Wish
     from client_plugin.messages.form import MessageLine
 
 NOTES = {
@@ -39,57 +40,12 @@ AS_NEEDED = {
 """TensorFlow and JAX take all memory at their start otherwise, and a range would never shrink."""
 
 
-class Wish:
-    """The resources that a command asks for. `memory_bytes`, `compute_percent`: per GPU."""
-
-    def __init__(
-        self,
-        gpus: Optional[int] = None,
-        memory_bytes: Optional[int] = None,
-        wait_ms: Optional[int] = None,
-        task_class: Optional[str] = None,
-        compute_percent: Optional[int] = None,
-        deadline_ms: Optional[int] = None,
-        gpus_max: Optional[int] = None,
-        is_elastic: bool = False,
-        memory_max: Optional[int] = None,
-        visible_as: Optional[str] = None,
-    ) -> None:
-        self.gpus = gpus
-        self.gpus_max = gpus_max
-        self.is_elastic = is_elastic
-        self.memory_bytes = memory_bytes
-        self.memory_max = memory_max
-        self.wait_ms = wait_ms
-        self.task_class = task_class
-        self.compute_percent = compute_percent
-        self.deadline_ms = deadline_ms
-        self.visible_as = visible_as
-
-    def variables(self) -> Dict[str, str]:
-        """Variables by which the clients in the command get the wishes."""
-        wishes = {
-            "NODEMGR_GPUS": (
-                self.gpus if self.gpus_max is None else f"{self.gpus}-{self.gpus_max}"
-            ),
-            "NODEMGR_MEMORY": (
-                self.memory_bytes
-                if self.memory_max is None
-                else f"{self.memory_bytes}-{self.memory_max}"
-            ),
-            "NODEMGR_WAIT": _whole_seconds(self.wait_ms),
-            "NODEMGR_CLASS": self.task_class,
-            "NODEMGR_COMPUTE": (
-                None if self.compute_percent is None else f"{self.compute_percent}%"
-            ),
-            "NODEMGR_DEADLINE": _whole_seconds(self.deadline_ms),
-            "NODEMGR_VISIBLE_AS": self.visible_as,
-        }
-        return {name: str(value) for name, value in wishes.items() if value is not None}
-
-
-def _whole_seconds(duration_ms: Optional[int]) -> Optional[int]:
-    return None if duration_ms is None else -(-duration_ms // 1_000)
+def refuse_half_elastic(wish: Wish) -> None:
+    """Raises Fault for an option of elastic tasks without the others that it needs."""
+    if "elastic" in wish and "gpus_max" not in wish:
+        raise Fault(messages.ELASTIC_WITHOUT_RANGE(), Exit.USAGE)
+    if "checkpoint" in wish and "elastic" not in wish:
+        raise Fault(messages.CHECKPOINT_WITHOUT_ELASTIC(), Exit.USAGE)
 
 
 def settings_of(directory: str, env: str) -> Dict[str, str]:
@@ -110,13 +66,13 @@ def refusal(
     quota = next((row["quota"] for row in status["envs"] if row["name"] == env), None)
     if quota is None:
         return None
-    if wish.gpus:
+    if gpus := wish.get("gpus"):
         reason = _too_many_gpus(
             env,
-            wish.gpus_max or wish.gpus,
+            wish.get("gpus_max") or gpus,
             quota["gpus"],
-            quota["borrow"] if wish.is_elastic else 0,
-            int(settings.get("node_gpus", wish.gpus)),
+            quota["borrow"] if "elastic" in wish else 0,
+            int(settings.get("node_gpus", gpus)),
         )
         if reason is not None:
             return reason
@@ -140,22 +96,17 @@ def _too_much_memory(
     env: str, wish: Wish, quota: Mapping[str, Any], largest_bytes: int
 ) -> Optional[MessageLine]:
     """A request without a number of GPUs needs its memory, too, unless it would get no GPU."""
-    gpus = (
-        wish.gpus
-        if wish.gpus is not None
-        else quota["gpus"]
-        if quota["default_gpus"] is None
-        else quota["default_gpus"]
-    )
+    default = quota["gpus"] if quota["default_gpus"] is None else quota["default_gpus"]
+    gpus, memory_bytes = wish.get("gpus", default), wish.get("memory_bytes")
     beyond = _range_too_long(env, wish, quota["memory_bytes"], largest_bytes) if gpus else None
     if beyond is not None:
         return beyond
     limit_bytes = quota["memory_per_gpu_bytes"]
     if limit_bytes is None or 0 < largest_bytes < limit_bytes:
         limit_bytes = largest_bytes
-    if not gpus or not wish.memory_bytes or not limit_bytes or wish.memory_bytes <= limit_bytes:
+    if not gpus or not memory_bytes or not limit_bytes or memory_bytes <= limit_bytes:
         return None
-    wished, allowed = units.format_size(wish.memory_bytes), units.format_size(limit_bytes)
+    wished, allowed = units.format_size(memory_bytes), units.format_size(limit_bytes)
     return messages.MEMORY_BEYOND_QUOTA(wished=wished, env=env, allowed=allowed)
 
 
@@ -163,13 +114,14 @@ def _range_too_long(
     env: str, wish: Wish, quota_bytes: Optional[int], largest_bytes: int
 ) -> Optional[MessageLine]:
     """A range of memory that ends above what the environment or a GPU can ever give."""
-    if wish.memory_max is None:
+    most_bytes = wish.get("memory_max_bytes")
+    if most_bytes is None:
         return None
-    wished = units.format_size(wish.memory_max)
-    if quota_bytes is not None and wish.memory_max > quota_bytes:
+    wished = units.format_size(most_bytes)
+    if quota_bytes is not None and most_bytes > quota_bytes:
         allowed = units.format_size(quota_bytes)
         return messages.MEMORY_RANGE_BEYOND_QUOTA(wished=wished, env=env, allowed=allowed)
-    if 0 < largest_bytes < wish.memory_max:
+    if 0 < largest_bytes < most_bytes:
         allowed = units.format_size(largest_bytes)
         return messages.MEMORY_RANGE_BEYOND_GPU(wished=wished, allowed=allowed)
     return None
@@ -178,9 +130,10 @@ def _range_too_long(
 def _too_much_compute(env: str, wish: Wish, quota: Mapping[str, Any]) -> Optional[MessageLine]:
     """The class before the share: a class is what the order of service rests on."""
     order, highest = units.TASK_CLASSES.index, quota["task_class"]
-    if wish.task_class is not None and order(wish.task_class) < order(highest):
-        return messages.CLASS_ABOVE_QUOTA(wished=wish.task_class, env=env, highest=highest)
-    wished, limit = wish.compute_percent, quota["compute_percent"]
+    task_class = wish.get("task_class", highest)
+    if order(task_class) < order(highest):
+        return messages.CLASS_ABOVE_QUOTA(wished=task_class, env=env, highest=highest)
+    wished, limit = wish.get("compute_percent"), quota["compute_percent"]
     if wished is not None and limit is not None and wished > limit:
         return messages.COMPUTE_BEYOND_QUOTA(wished=wished, env=env, limit=limit)
     return None
@@ -216,7 +169,7 @@ def environment(
     if variables.get("NODEMGR_ENV_DIR") != directory:
         leave_task(variables)
     variables["NODEMGR_ENV_DIR"] = directory
-    variables.update(as_needed(wish, variables), **wish.variables())
+    variables.update(as_needed(wish, variables), **fields.variables(wish))
     if library_path := settings.get("library_path"):
         locations.lead(variables, "LD_LIBRARY_PATH", library_path)
     _bring_client(variables, program, settings.get("client", ""))
@@ -282,7 +235,7 @@ class Mask:
 
 def as_needed(wish: Wish, variables: Mapping[str, str]) -> Dict[str, str]:
     """Settings of frameworks for a range of memory, unless they are among the variables."""
-    if wish.memory_max is None:
+    if "memory_max_bytes" not in wish:
         return {}
     return {name: value for name, value in AS_NEEDED.items() if name not in variables}
 

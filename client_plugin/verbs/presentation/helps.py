@@ -5,6 +5,8 @@ Knows: words. Must not know: the work of a verb. Imported for help alone.
 
 from __future__ import annotations
 
+from client_plugin import fields
+
 EXAMPLES = {
     "run": (
         "nodemgr run --env alice --gpus 2 --wait 10min -- torchrun train.py",
@@ -58,35 +60,22 @@ OF_USERS = "the environment around you, else the only one that you may enter"
 OF_NODE = "the environment around you, else the node (admins) or the only one that you may enter"
 """Without --env, by the way that the verb chooses (client_plugin/ways/choice.py)."""
 DEFAULTS = {
+    **{field.option: field.default for field in fields.RUN if field.verbs},
+    "submit --name": "the name of the command",
     "--run-dir": "that of the manager that is found here",
     "--env": "the environment around you, else all that you may see",
-    "run --gpus": "the default of the quota",
-    "submit --gpus": "the default of the quota",
-    "--memory": "its part of the quota",
     "--acquire": "as the quota says: at the first use of CUDA, or at a framework's import",
-    "--visible": "uuid",
-    "--wait": "without limit",
-    "--class": "the class of the quota",
-    "--compute": "the share of the quota; for a class without one, the whole GPU",
-    "--deadline": "none",
-    "--checkpoint": "none",
     **{f"{verb} --env": OF_USERS for verb in ("submit", "predict")},
     **{
         f"{verb} --env": OF_NODE
         for verb in ("status", "top", "release", "suspend", "resume", "keep")
     },
-    "--priority": "the queue that the quota names",
-    "--after": "it waits for no other job",
-    "--array": "one job",
-    "--time": "without limit",
-    "submit --max-restarts": "as its queue says, else 0",
     "queue create --rank": "the rank that the queue has",
     "queue create --max-restarts": "0",
     "queue create --user": "everybody",
     "queue create --group": "none",
     "queue create --no-user": "none",
     "queue create --no-group": "none",
-    "submit --name": "the name of the command",
     "--from": "the command on this line",
     "--name": "any",
     "--state": "any",
@@ -100,7 +89,6 @@ DEFAULTS = {
     "--gpu": "each GPU model of the node",
     "--steps": "as the program says by nodemgr_client.progress, else unknown",
     "--limit": "1min",
-    "kernel install --gpus": "the default of the quota",
     "kernel install --python": "the python3 of your PATH",
     "kernel install --name": "nodemgr-ENV",
     "kernel install --display-name": "Python 3 with GPUs (ENV), or (ENV, NAME) with --name",

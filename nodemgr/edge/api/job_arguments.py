@@ -11,14 +11,13 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
+from client_plugin import fields
 from client_plugin.messages.form import Part
-from client_plugin.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
-from nodemgr.core.model.entities import WHOLE_PERCENT
 from nodemgr.core.state.work_queue import line_name, queue_name
 from nodemgr.core.views.job_rows import STAGES, Cursor
 from nodemgr.edge.kernel.processes import one_line
 from nodemgr.edge.rpc.cost import MAX_NAMED
-from nodemgr.edge.rpc.operation import OperationError, duration, integer
+from nodemgr.edge.rpc.operation import OperationError, flag, integer, optional
 from nodemgr.messages import jobs as messages
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
 
@@ -32,12 +31,10 @@ MAX_ARRAY = 10_000
 MAX_INDEX = 2**31 - 1
 MAX_JOBS_NAMED = MAX_NAMED
 MAX_NAME_CHARS = 64
-MAX_GPUS = 1_024
 MAX_SUBMITTED = 256
 """The most submissions in one order."""
 MAX_ROWS = 200
 """The most rows of a list in one answer, which is made between two beats of others."""
-MAX_RESTARTS = 1_000
 _JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
 _WAITER = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|r[0-9]{1,18}", re.ASCII)
 _ORDERED = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|[rt][0-9]{1,18}", re.ASCII)
@@ -69,15 +66,10 @@ waiter = _matching(_WAITER, messages.NOT_WAITER)
 task = _matching(_TASK, messages.NOT_TASK)
 _ordered = _matching(_ORDERED, messages.NOT_ORDERED)
 key = _matching(_KEY, messages.BAD_KEY)
-restarts = integer(0, MAX_RESTARTS)
+restarts = integer(0, fields.MAX_RESTARTS)
 umask = integer(0, 0o777)
-time_limit = duration(1, MAX_DURATION_MS)
 cursor = integer(0, 2**62)
 number = integer(1, 2**31)
-gpus = integer(0, MAX_GPUS)
-most_gpus = integer(1, MAX_GPUS)
-percent = integer(1, WHOLE_PERCENT)
-memory = integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES)
 rank = integer(1, 1_000_000)
 cap = integer(0, 1_000_000)
 limit = integer(1, MAX_ROWS)
@@ -211,6 +203,13 @@ def directory(value: object) -> str:
     if not path.startswith("/") or len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise OperationError(messages.MUST_BE_ABSOLUTE())
     return path
+
+
+OF_KIND = {
+    fields.QUEUE: optional(queue), fields.JOBS: jobs, fields.ARRAY: array, fields.TEXT: name,
+    fields.FLAG: flag,
+}  # fmt: skip
+"""The kinds of a job's fields that no other order has."""
 
 
 # -- a command for people --

@@ -11,12 +11,14 @@ no other rights, in the same place: on the node, or in the owner's container.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from client_plugin import fields
 from client_plugin.messages.form import relayed, stated
 from client_plugin.units import MAX_DURATION_MS
 from client_plugin.ways.nearest import did_you_mean
@@ -70,8 +72,8 @@ from nodemgr.edge.rpc.operation import (
     integer,
     members,
     named,
+    of_field,
     optional,
-    task_class,
     text,
     unknown_verb,
 )
@@ -129,21 +131,8 @@ SUBMISSION = {
     "environ": Argument(kinds.environ, required=True),
     "umask": Argument(kinds.umask),
     "key": Argument(kinds.key, required=True),
-    "name": Argument(kinds.name),
-    "gpus": Argument(optional(kinds.gpus)),
-    "gpus_max": Argument(optional(kinds.most_gpus)),
     "leader": Argument(kinds.argv),
-    "memory_bytes": Argument(optional(kinds.memory)),
-    "memory_max_bytes": Argument(optional(kinds.memory)),
-    "priority": Argument(optional(kinds.queue)),
-    "after": Argument(kinds.jobs),
-    "array": Argument(kinds.array),
-    "time_limit_ms": Argument(optional(kinds.time_limit)),
-    "task_class": Argument(optional(task_class)),
-    "compute_percent": Argument(optional(kinds.percent)),
-    "deadline_ms": Argument(optional(kinds.time_limit)),
-    "max_restarts": Argument(kinds.restarts),
-    "hold": Argument(flag),
+    **{row.name: of_field(row, kinds.OF_KIND) for row in fields.ORDERED},
     "features": forecast_operations.FEATURES,
 }
 FOUND_AROUND = ("cwd", "environ", "umask")
@@ -164,6 +153,11 @@ LOG_PIECE = {
 }
 MAX_LEASES = 1_000
 """In one answer, which is made in the thread of the past."""
+_own, _of_run = (
+    {field.name for field in dataclasses.fields(kind)} for kind in (events.Submission, RunSpec)
+)
+OF_RUN = [row.name for row in fields.ORDERED if row.name in _of_run - _own and not row.most]
+"""Arguments that are fields of the RunSpec alone, by the same names."""
 PAYLOAD = ("argv", "cwd", "environ")
 """Arguments that only the job's process needs, named as in JobPayload."""
 
@@ -431,9 +425,8 @@ class JobOperations:
             kinds.command_line(command),
             gpus or 0,
             memory_bytes,
-            given.pop("time_limit_ms", None),
-            place,
-            deadline_ms=given.pop("deadline_ms", None),
+            place=place,
+            **{name: given.pop(name, None) for name in OF_RUN},
             gpu_range=_gpu_range(gpus, given.pop("gpus_max", None), is_elastic=bool(leader)),
             memory_most_bytes=most_bytes,
         )

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from client_plugin import fields as request_fields
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import (
     CLASS_ORDER,
-    WHOLE_PERCENT,
     ConnectionId,
     GpuRange,
     ProcessKey,
@@ -52,21 +52,11 @@ NO_LEASE = "none"
 
 A client that believes that it holds one names it in a REJOIN.
 """
-MOST = {
-    "gpus": 1 << 31,
-    "world": 1 << 31,
-    "memory": 1 << 60,
-    "wait_ms": 1 << 40,
-    "compute": WHOLE_PERCENT,
-    "deadline_ms": 1 << 40,
-    "gated": 1,
-    "gpus_max": 1 << 31,
-    "memory_max": 1 << 60,
-    "elastic": 1,
-    "starts": 1,
-}
-"""Bounds of an ACQUIRE's numbers, above any sensible value."""
-LEAST = {"compute": 1, "deadline_ms": 1}
+BOUNDS = (
+    ("world", 0, 1 << 31), ("gated", 0, 1), ("elastic", 0, 1), ("starts", 0, 1),
+    *((row.wire, row.least_on_wire, row.most_on_wire) for row in request_fields.NUMBERS_ON_WIRE),
+)  # fmt: skip
+"""Of an ACQUIRE's numbers: key, least, most."""
 
 
 def cost_ns(verb: str) -> int:
@@ -189,12 +179,12 @@ def absurd(fields: Fields) -> str | None:
 
     None: all figures are possible.
     """
-    for key, most in MOST.items():
-        if fields.get(key, 0) > most:
-            return messages.FIGURE_TOO_LARGE(key=key, value=fields[key], limit=most)
-    for key, least in LEAST.items():
-        if fields.get(key, least) < least:
-            return messages.FIGURE_TOO_SMALL(key=key, value=fields[key], limit=least)
+    for key, least, most in BOUNDS:
+        value = fields.get(key, least)
+        if value > most:
+            return messages.FIGURE_TOO_LARGE(key=key, value=value, limit=most)
+        if value < least:
+            return messages.FIGURE_TOO_SMALL(key=key, value=value, limit=least)
     first, last = fields.get("gpus"), fields.get("gpus_max")
     if last is not None and not 1 <= (first or 0) <= last:
         return messages.RANGE_ABSURD(least=first, most=last)

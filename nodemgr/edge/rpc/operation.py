@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from client_plugin import fields
+from client_plugin.fields import Field
 from client_plugin.messages.form import MessageLine
 from client_plugin.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
@@ -148,6 +150,21 @@ def duration(low_ms: int, high_ms: int) -> Callable[[object], Any]:
             raise OperationError(messages.MUST_BE_DURATION(low=low, high=high)) from None
 
     return parse
+
+
+def of_field(field: Field, others: Mapping[str, Callable[[object], Any]]) -> Argument:
+    """The argument that is named as the field. `others`: the kinds that only the caller knows."""
+    kinds = {
+        fields.COUNT: integer(field.low, field.high),
+        fields.SIZE: integer(field.low, field.high),
+        fields.DURATION: duration(field.low, field.high),
+        fields.PERCENT: integer(field.low, field.high),
+        fields.WORD: task_class if field.name == "task_class" else choice(*field.words),
+    }
+    if field.kind in kinds:
+        parse = kinds[field.kind]
+        return Argument(parse if field.is_set else optional(parse))
+    return Argument(others[field.kind])
 
 
 def optional(parse: Callable[[object], Any]) -> Callable[[object], Any]:

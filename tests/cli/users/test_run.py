@@ -21,7 +21,7 @@ import pytest
 
 from client_plugin.verbs.commands import run as run_verb
 from client_plugin.verbs.launch import programs
-from client_plugin.verbs.launch.surroundings import Wish, environment
+from client_plugin.verbs.launch.surroundings import environment
 from client_plugin.ways import locations
 from client_plugin.ways.locations import client_library, preload_entry
 from tests.cli.conftest import EnvStandIn, Run, clean_environment, one_line, quota, status
@@ -51,10 +51,10 @@ def alice(env_stand_in: Callable[[str], EnvStandIn]) -> EnvStandIn:
 def made(
     base: dict[str, str] | None = None,
     settings: dict[str, str] | None = None,
-    wish: Wish | None = None,
+    wish: dict[str, Any] | None = None,
     program: str = SHELL,
 ):
-    return environment(base or {}, DIRECTORY, settings or {}, wish or Wish(), program)
+    return environment(base or {}, DIRECTORY, settings or {}, wish or {}, program)
 
 
 # -- the command's environment
@@ -85,18 +85,19 @@ def test_a_run_within_a_run_preloads_once() -> None:
 
 
 def test_the_wish() -> None:
-    variables = made(wish=Wish(gpus=2, memory_bytes=2**30, wait_ms=1_500))
+    variables = made(wish={"gpus": 2, "memory_bytes": 2**30, "wait_ms": 1_500})
     assert (variables["NODEMGR_GPUS"], variables["NODEMGR_MEMORY"], variables["NODEMGR_WAIT"]) == (
         "2",
         str(2**30),
         "2",
     )
-    assert made(wish=Wish(gpus=0, wait_ms=0))["NODEMGR_WAIT"] == "0"
+    assert made(wish={"gpus": 0, "wait_ms": 0})["NODEMGR_WAIT"] == "0"
     assert not {"NODEMGR_GPUS", "NODEMGR_MEMORY", "NODEMGR_WAIT"} & made().keys()
 
 
 def test_the_class_and_the_share() -> None:
-    variables = made(wish=Wish(task_class="best-effort", compute_percent=30, deadline_ms=1_500))
+    wish = {"task_class": "best-effort", "compute_percent": 30, "deadline_ms": 1_500}
+    variables = made(wish=wish)
     names = ("NODEMGR_CLASS", "NODEMGR_COMPUTE", "NODEMGR_DEADLINE")
     assert [variables[name] for name in names] == ["best-effort", "30%", "2"]
     assert not set(names) & made().keys()
@@ -104,7 +105,7 @@ def test_the_class_and_the_share() -> None:
 
 def test_a_wish_that_stands_in_the_environment_holds() -> None:
     assert made({"NODEMGR_GPUS": "3"})["NODEMGR_GPUS"] == "3"
-    assert made({"NODEMGR_GPUS": "3"}, wish=Wish(gpus=1))["NODEMGR_GPUS"] == "1"
+    assert made({"NODEMGR_GPUS": "3"}, wish={"gpus": 1})["NODEMGR_GPUS"] == "1"
 
 
 @pytest.mark.parametrize(
