@@ -1,4 +1,7 @@
-"""Chromium for the tests of the web page. They are skipped where it or playwright is missing."""
+"""Chromium for the tests of the web page. They are skipped where it or playwright is missing.
+
+Failures of a tab are shown as those in tests are.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.jupyterlab import browser
+
+pytest.register_assert_rewrite("tests.browser.tab")
 
 
 @pytest.fixture(scope="session")
