@@ -85,6 +85,13 @@ LAUNCHER_NOT_STARTED = Message(
     "raise the limits of its unit on memory and open files",
 )
 
+NO_SCOPE = Message(
+    NODE,
+    "jobs get no cgroup of their own: {scope:.150}: {error}",
+    "boot with cgroup version 2 and restart nodemgr-jobs; without it CPUs and host memory of jobs"
+    " have no limits",
+)
+
 # -- the runner in a container --
 
 NO_ENV_DIRECTORY = Message(

@@ -24,6 +24,8 @@ enum {
     NM_JOB_WHY_BYTES = 256,
     NM_RECORD_LINE_BYTES = 512,
     NM_LIMIT_BYTES = 32,
+    NM_LEAF_BYTES = 192, /* ENV/JOB.ATTEMPT with its NUL */
+    NM_LEAF_LIMITS = 8,
     NM_EXIT_NOT_OURS = 3, /* of a supervisor: another process has claimed the attempt */
     NM_EXIT_UNRECORDED = 4,
     NM_JOB_ASKS = SIGUSR1, /* the manager to a supervisor: end the job */
@@ -59,6 +61,7 @@ typedef bool nm_witness(const char *outcome);
 struct nm_files {
     int order, record, log, limit;
     nm_witness *witness; /* NULL: none */
+    const char *scope;   /* the directory of the leaves (leaf.c); NULL: the job gets none */
     /* in a container: the job runs as its supervisor's user, and the kernel has passed the order */
     bool is_inside;
 };
@@ -72,6 +75,8 @@ struct nm_order {
     long long grace_ms, log_bytes; /* log_bytes 0: no limit */
     mode_t umask;
     char **argv, **environ;
+    const char *leaf;                   /* the name of its cgroup; NULL: it gets none */
+    char *limits[NM_LEAF_LIMITS + 1];   /* of the leaf: "FILE VALUE" */
     bool keeps_identity; /* the job runs as its supervisor's user */
 };
 
@@ -128,6 +133,28 @@ struct nm_swept nm_signal_below(int number, struct nm_spared spared);
 unsigned long long nm_start_ticks(pid_t pid);
 /* The number of its audit session in the kernel; 0: none. */
 unsigned long nm_audit_session(pid_t pid);
+
+/* -- leaf.c -- */
+
+/* ENV/JOB.ATTEMPT, or (`is_env`) ENV: letters, digits, points, dashes, none of these in front. */
+bool nm_leaf_is_name(const char *name, bool is_env);
+/* Its directory, made if it is not there; -1: errno. */
+int nm_leaf_open(const char *scope, const char *name, bool make);
+/* Lets what is below a cgroup have limits of its own. */
+void nm_leaf_enable(int directory);
+bool nm_leaf_write(int leaf, const char *file, const char *value);
+/* "FILE VALUE". */
+bool nm_leaf_limit(int leaf, const char *limit);
+/* As fork, with the child in the leaf (-1: none). -1 with ENODEV: the leaf is removed. */
+pid_t nm_leaf_fork(int leaf);
+/* Ends all processes in it at once, which takes a kernel from 5.14 on. */
+void nm_leaf_kill(int leaf);
+/* Removes it. false: a process is in it. */
+bool nm_leaf_remove(const char *scope, const char *name);
+/* Kills, removes and closes it; one whose processes do not end within 2 s stays. */
+void nm_leaf_end(const char *scope, const char *name, int leaf);
+/* Removes the cgroups without a process, which a crash left. */
+void nm_leaf_sweep(const char *scope);
 
 /* -- log.c -- */
 

@@ -58,6 +58,18 @@ bool nm_job_number(const char *text, long long most, long long *value)
     return digit > text && *digit == 0;
 }
 
+/* "FILE VALUE", of the leaf's own files. */
+static bool take_limit(struct nm_order *order, char *text)
+{
+    size_t count = 0;
+    while (count < NM_LEAF_LIMITS && order->limits[count] != NULL)
+        count++;
+    if (count == NM_LEAF_LIMITS)
+        return false;
+    order->limits[count] = text;
+    return true;
+}
+
 static bool is_number(const char *key)
 {
     static const char *const numbers[] = {"uid", "gid", "grace_ms", "log_bytes", "umask"};
@@ -95,6 +107,10 @@ static bool take(struct nm_order *order, char *entry, size_t *args, size_t *vari
         order->log_bytes = value;
     else if (strcmp(entry, "umask") == 0 && nm_job_number(text, 0777, &value))
         order->umask = (mode_t)value;
+    else if (strcmp(entry, "leaf") == 0 && nm_leaf_is_name(text, false))
+        order->leaf = text;
+    else if (strcmp(entry, "limit") == 0)
+        return take_limit(order, text);
     else
         return !is_number(entry);
     return true;

@@ -38,6 +38,7 @@ struct attempt {
     const struct nm_files *files;
     struct nm_order order;
     struct nm_log log;
+    int leaf; /* its cgroup; -1: none */
     int signals;
     int report;   /* the child's end closes when it executes the job's program; -1: closed */
     int manager;  /* -1: told, or no manager to tell */
@@ -127,6 +128,7 @@ static void insist(struct attempt *attempt, long long now)
         attempt->pause_ms = LAST_KILL_PAUSE_MS;
     attempt->phase = KILLED;
     attempt->kill_ms = now + attempt->pause_ms;
+    nm_leaf_kill(attempt->leaf);
     swept = nm_signal_below(SIGKILL,
                             (struct nm_spared){.trees = &attempt->log.keeper, .tree_count = 1});
     if (swept.found > 0 && swept.found == swept.refused) {
@@ -355,6 +357,24 @@ static int begin_log(struct attempt *attempt)
     return output;
 }
 
+/* Forks the job's process in its leaf; again where another process removed the empty leaf. */
+static pid_t fork_in_leaf(struct attempt *attempt)
+{
+    const struct nm_order *order = &attempt->order;
+    const bool has_leaf = order->leaf != NULL && attempt->files->scope != NULL;
+    for (int tries = 0; has_leaf && tries < 2; tries++) {
+        pid_t pid;
+        if (attempt->leaf >= 0)
+            close(attempt->leaf);
+        attempt->leaf = nm_leaf_open(attempt->files->scope, order->leaf, true);
+        for (char *const *limit = order->limits; attempt->leaf >= 0 && *limit != NULL; limit++)
+            nm_leaf_limit(attempt->leaf, *limit);
+        if ((pid = nm_leaf_fork(attempt->leaf)) >= 0)
+            return pid;
+    }
+    return fork();
+}
+
 static bool begin(struct attempt *attempt)
 {
     int ends[2];
@@ -368,7 +388,7 @@ static bool begin(struct attempt *attempt)
     }
     attempt->report = ends[0];
     attempt->started_ms = nm_monotonic_ms();
-    attempt->main = fork();
+    attempt->main = fork_in_leaf(attempt);
     if (attempt->main == 0) {
         const struct nm_failure failure = nm_become(&attempt->order, output, self);
         _exit(write(ends[1], &failure, sizeof failure) == (ssize_t)sizeof failure ? 0 : 1);
@@ -407,6 +427,7 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
         .manager = manager,
         .running_word = running_word,
         .status = -1,
+        .leaf = -1,
     };
     int end;
     setsid();
@@ -416,6 +437,7 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
     watch(&attempt);
     if (!attempt.began)
         attempt.status = -1; /* of the forked child, not of the job's program */
+    nm_leaf_end(files->scope, attempt.order.leaf, attempt.leaf);
     nm_log_end(&attempt.log);
     end = write_end(&attempt);
     if (attempt.manager >= 0)

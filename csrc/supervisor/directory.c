@@ -45,10 +45,13 @@ static struct nm_word running(const char *began)
     return word;
 }
 
-int nm_supervise_directory(int directory, const char *name, int manager)
+int nm_supervise_directory(int directory, const char *name, int manager, const char *scope)
 {
     struct nm_files files = {
-        .record = open_in(directory, "record", O_WRONLY), .witness = witness, .is_inside = false};
+        .record = open_in(directory, "record", O_WRONLY),
+        .witness = witness,
+        .scope = scope,
+        .is_inside = false};
     const int signals = nm_take_signals();
     if (signals < 0 || files.record < 0)
         /* not claimed: the manager sees this end and gives the attempt up */

@@ -33,6 +33,7 @@ struct grave {
 
 struct launcher {
     const char *jobs;
+    const char *scope; /* NULL: no cgroups */
     int listener; /* -1: one manager only */
     int signals;
     int managers[MOST_MANAGERS];
@@ -133,7 +134,9 @@ static int become_supervisor(struct launcher *launcher, int directory, const cha
     for (int fd = 0; null >= 0 && fd < 3; fd++)
         dup2(null, fd);
     nm_set_title(name);
-    return fchdir(directory) == 0 ? nm_supervise_directory(directory, name, manager) : 1;
+    if (fchdir(directory) != 0)
+        return 1;
+    return nm_supervise_directory(directory, name, manager, launcher->scope);
 }
 
 static void start(struct launcher *launcher, int manager, const char *name)
@@ -190,12 +193,80 @@ static void bury(struct launcher *launcher, int manager, const char *name)
     reap(launcher);
 }
 
+/* -- leaves -- */
+
+/* Empty leaves are of jobs that ended while their supervisor was killed. */
+static void check_scope(struct launcher *launcher)
+{
+    if (launcher->scope == NULL)
+        return;
+    if (access(launcher->scope, W_OK) == 0) {
+        nm_leaf_sweep(launcher->scope);
+        launcher->scope = strdup(launcher->scope); /* a title takes the room of the arguments */
+        return;
+    }
+    fprintf(stderr, "nodemgr: " NM_NO_SCOPE "\n", launcher->scope, strerror(errno));
+    launcher->scope = NULL;
+}
+
+/* "WORD ENV/JOB.ATTEMPT" of an attempt with a directory here, or (limit) "ENV"; after it may be
+   "FILE VALUE". Returns the name's directory, or -1. */
+static int leaf_of(const struct launcher *launcher, const char *text, char name[NM_LEAF_BYTES])
+{
+    char attempt[NM_JOB_NAME_BYTES], why[NM_JOB_WHY_BYTES];
+    const char *slash, *point;
+    int directory;
+    snprintf(name, NM_LEAF_BYTES, "%.*s", (int)strcspn(text, " "), text);
+    errno = EINVAL;
+    if (launcher->scope == NULL)
+        return -1;
+    if (nm_leaf_is_name(name, true))
+        return nm_leaf_open(launcher->scope, name, true);
+    if (!nm_leaf_is_name(name, false) || (slash = strchr(name, '/')) == NULL ||
+        (point = strrchr(slash, '.')) == NULL)
+        return -1;
+    snprintf(attempt, sizeof attempt, "%.*s/%s", (int)(point - slash - 1), slash + 1, point + 1);
+    if (!is_name(attempt) || (directory = open_attempt(launcher->jobs, attempt, why)) < 0)
+        return -1;
+    close(directory);
+    return nm_leaf_open(launcher->scope, name, false);
+}
+
+static void limit(const struct launcher *launcher, int manager, const char *text)
+{
+    char name[NM_LEAF_BYTES];
+    const char *space = strchr(text, ' ');
+    const int leaf = leaf_of(launcher, text, name);
+    if (leaf < 0 || space == NULL || !nm_leaf_limit(leaf, space + 1))
+        answer(manager, "unlimited", name, strerror(errno));
+    if (leaf >= 0)
+        close(leaf);
+}
+
+static void kill_leaf(const struct launcher *launcher, const char *text, bool is_end)
+{
+    char name[NM_LEAF_BYTES];
+    const int leaf = leaf_of(launcher, text, name);
+    nm_leaf_kill(leaf);
+    if (is_end && leaf >= 0)
+        nm_leaf_remove(launcher->scope, name);
+    if (leaf >= 0)
+        close(leaf);
+}
+
 /* -- managers -- */
 
 static void hear(struct launcher *launcher, int manager, const char *text)
 {
-    if (strcmp(text, "where") == 0)
+    if (strcmp(text, "where") == 0) {
         answer(manager, "jobs", launcher->jobs, "");
+        answer(manager, "scope", launcher->scope != NULL ? launcher->scope : "-", "");
+    } else if (strncmp(text, "limit ", 6) == 0)
+        limit(launcher, manager, text + 6);
+    else if (strncmp(text, "kill ", 5) == 0)
+        kill_leaf(launcher, text + 5, false);
+    else if (strncmp(text, "remove ", 7) == 0)
+        kill_leaf(launcher, text + 7, true);
     else if (strncmp(text, "start ", 6) == 0 && is_name(text + 6))
         start(launcher, manager, text + 6);
     else if (strncmp(text, "bury ", 5) == 0 && is_name(text + 5))
@@ -216,9 +287,11 @@ static void lose(struct launcher *launcher, size_t index)
     launcher->managers[index] = launcher->managers[--launcher->manager_count];
 }
 
-/* One packet, one text. From the manager: start JOB/ATTEMPT, bury JOB/ATTEMPT, where. To it:
+/* One packet, one text. From the manager: start JOB/ATTEMPT, bury JOB/ATTEMPT, where, kill LEAF,
+ * remove LEAF (its processes are ended), limit LEAF|ENV FILE VALUE. To it:
  * forked JOB/ATTEMPT PID TICKS, failed JOB/ATTEMPT WHY, buried JOB/ATTEMPT (when none of its
- * processes is left), jobs DIRECTORY. false: there will be no other packet. */
+ * processes is left), jobs DIRECTORY and scope DIRECTORY|-, unlimited LEAF WHY. false: there
+ * will be no other packet. */
 static bool read_manager(struct launcher *launcher, int manager)
 {
     char text[PACKET_BYTES];
@@ -273,9 +346,9 @@ static void serve(struct launcher *launcher)
     }
 }
 
-int nm_launch(int socket, bool listens, const char *jobs)
+int nm_launch(int socket, bool listens, const char *jobs, const char *scope)
 {
-    struct launcher launcher = {.jobs = jobs, .listener = listens ? socket : -1};
+    struct launcher launcher = {.jobs = jobs, .scope = scope, .listener = listens ? socket : -1};
     sigset_t heard;
     sigemptyset(&heard);
     sigaddset(&heard, SIGCHLD);
@@ -289,6 +362,7 @@ int nm_launch(int socket, bool listens, const char *jobs)
         fprintf(stderr, "nodemgr: " NM_LAUNCHER_NOT_STARTED "\n", strerror(errno));
         return 1;
     }
+    check_scope(&launcher);
     load_user_database();
     serve(&launcher);
     return 0;

@@ -1,8 +1,12 @@
 /* main.c: the ways to start nodemgr-supervisor.
  *
  *   nodemgr-supervisor launcher JOBS FD       for the manager at the other end of FD, its parent
- *   nodemgr-supervisor launcher JOBS SOCKET   for any process of this user that connects to SOCKET,
- *                                             a path (the service nodemgr-jobs)
+ *   nodemgr-supervisor launcher JOBS SOCKET [SCOPE]
+ *                                             for any process of this user that connects to SOCKET,
+ *                                             a path (the service nodemgr-jobs); each job has a
+ *                                             cgroup below the directory SCOPE
+ *   nodemgr-supervisor scope SCOPE            makes that directory by systemd
+ *   nodemgr-supervisor keep SCOPE             keeps it, from inside
  *   nodemgr-supervisor supervise DIRECTORY    one attempt, in the foreground
  */
 #include "jobs/messages.h"
@@ -62,7 +66,7 @@ static int serve_manager(const char *jobs, int fd)
     nm_close_others(fd, false);
     setsid();
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    return chdir("/") == 0 ? nm_launch(fd, false, jobs) : 1;
+    return chdir("/") == 0 ? nm_launch(fd, false, jobs, NULL) : 1;
 }
 
 int main(int argc, char *argv[])
@@ -70,13 +74,17 @@ int main(int argc, char *argv[])
     nm_keep_title(argc, argv);
     if (argc == 4 && strcmp(argv[1], "launcher") == 0 && isdigit((unsigned char)argv[3][0]))
         return serve_manager(argv[2], atoi(argv[3]));
-    if (argc == 4 && strcmp(argv[1], "launcher") == 0) {
+    if ((argc == 4 || argc == 5) && strcmp(argv[1], "launcher") == 0) {
         int fd = listen_at(argv[3]);
-        return fd < 0 ? fault(argv[3]) : nm_launch(fd, true, argv[2]);
+        return fd < 0 ? fault(argv[3]) : nm_launch(fd, true, argv[2], argc == 5 ? argv[4] : NULL);
     }
+    if (argc == 3 && strcmp(argv[1], "scope") == 0)
+        return nm_scope_make(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "keep") == 0)
+        return nm_scope_keep(argv[2]);
     if (argc == 3 && strcmp(argv[1], "supervise") == 0) {
         int fd = open(argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        return fd < 0 ? fault(argv[2]) : nm_supervise_directory(fd, "-/-", -1);
+        return fd < 0 ? fault(argv[2]) : nm_supervise_directory(fd, "-/-", -1, NULL);
     }
     fputs("nodemgr: " NM_NOT_BY_HAND "\n", stderr);
     return 2;

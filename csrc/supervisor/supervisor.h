@@ -14,13 +14,22 @@
 
 /* -- directory.c -- */
 
-/* Claims the attempt `name` in `directory` and supervises it, as nm_supervise. */
-int nm_supervise_directory(int directory, const char *name, int manager);
+/* Claims the attempt `name` in `directory` and supervises it, as nm_supervise, with a cgroup below
+   `scope` (NULL: without one). */
+int nm_supervise_directory(int directory, const char *name, int manager, const char *scope);
 
 /* -- launcher.c -- */
 
 /* Serves the manager at the other end of `socket`, or any process of this user that connects to
-   it (`listens`), until the manager is gone and no supervisor of its own runs any more. */
-int nm_launch(int socket, bool listens, const char *jobs);
+   it (`listens`), until the manager is gone and no supervisor of its own runs any more. `scope`:
+   below which each job gets a cgroup; NULL: none. */
+int nm_launch(int socket, bool listens, const char *jobs, const char *scope);
+
+/* -- scope.c -- */
+
+/* Makes the scope by systemd, if it is not there. Returns an exit status. */
+int nm_scope_make(const char *scope);
+/* In the new scope: prepares it, and leaves a process that keeps it. Returns an exit status. */
+int nm_scope_keep(const char *scope);
 
 #endif

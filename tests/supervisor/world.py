@@ -102,11 +102,13 @@ class World:
         self.die()
         self.begin()
 
-    def serve(self, jobs_dir: Path | None = None) -> subprocess.Popen[bytes]:
+    def serve(
+        self, jobs_dir: Path | None = None, scope: Path | None = None, stderr: int | None = None
+    ) -> subprocess.Popen[bytes]:
         """The launcher as a service has it."""
-        program = subprocess.Popen(
-            [PROGRAM, "launcher", str(jobs_dir or self.jobs_dir), str(self.socket)]
-        )
+        words = [PROGRAM, "launcher", str(jobs_dir or self.jobs_dir), str(self.socket)]
+        words += [] if scope is None else [str(scope)]
+        program = subprocess.Popen(words, stderr=stderr)
         self._programs.append(program)
         return program
 

@@ -30,6 +30,8 @@ FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
 RECORD_LINE_BYTES, LIMIT_BYTES, BOOT_BYTES = 512, 32, 64
 MAX_TAIL_BYTES = 4_096
 MAX_ORDER_BYTES = 8 * 2**20
+MOST_PROCESSES = 32_768
+"""Processes and threads of one job, where it has a cgroup."""
 FACTS_BYTES = 1_024
 """The first bytes of an order hold all fields but the user's own text."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
@@ -68,6 +70,8 @@ class Facts:
     gid: int | None
     place: str
     env_dir: str
+    leaf: str = ""
+    """Its cgroup on the node, ENV/JOB.ATTEMPT; "": an earlier version wrote the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +296,8 @@ class AttemptFiles:
                 key, _, value = entry.decode("utf-8", "replace").partition("=")
                 said.setdefault(key, value)
         uid, gid = (_number(said.get(key, "")) for key in ("uid", "gid"))
-        return Facts(uid, gid, said.get("place", ""), said.get("env_dir", ""))
+        texts = (said.get(key, "") for key in ("place", "env_dir", "leaf"))
+        return Facts(uid, gid, *texts)
 
     def record(self) -> tuple[Beginning | None, End | None]:
         """The record as far as it is written.
@@ -418,9 +423,11 @@ def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
         "place": order.run.place,
         "umask": order.umask,
         "env_dir": env_dir,
+        "leaf": f"{order.env}/{order.job_id}.{order.attempt}",
         "cwd": order.cwd,
     }
     entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
+    entries.append(f"limit=pids.max {MOST_PROCESSES}")
     entries += (
         [f"arg={word}" for word in order.argv]
         + [f"env={variable}" for variable in order.environ]

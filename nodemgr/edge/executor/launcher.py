@@ -97,6 +97,8 @@ class Launcher:
         self._is_ours = False
         """Whether the launcher at the other end serves our directory."""
         self._closed = False
+        self.scope = ""
+        """The directory below which jobs have cgroups; "": they have none."""
         if self._spare:
             self._begin(self._spare.pop())
         elif self._path is not None:
@@ -189,6 +191,8 @@ class Launcher:
             text = packet.decode("utf-8", "replace")
             if text.startswith("jobs "):
                 self._check_place(text.removeprefix("jobs "))
+            elif text.startswith("scope "):
+                self.scope = text.removeprefix("scope ").removeprefix("-")
             else:
                 self._heard(text)
 
@@ -238,7 +242,7 @@ class Launcher:
 
     def _drop(self) -> None:
         sock, self._socket = self._socket, None
-        self._is_ours = False
+        self._is_ours, self.scope = False, ""
         self._unsent.clear()
         if sock is not None:
             self._loop.remove_reader(sock.fileno())

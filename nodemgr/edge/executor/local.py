@@ -594,6 +594,7 @@ class NodeFactory:
             self._told_by_record(attempt, "", Cause.SUPERVISOR_LOST)
         else:
             attempt.mourned = True
+            self._order_leaf("kill", attempt)
             if attempt.place or not self._launcher.request(f"bury {attempt.files.name}"):
                 self._end_remains(attempt)
 
@@ -609,12 +610,18 @@ class NodeFactory:
 
         def done(refused: int) -> None:
             attempt.hunt = None
+            self._order_leaf("remove", attempt)
             told = executor.OTHERS_LEFT(why=why, count=refused) if refused else why
             self._told_by_record(attempt, told, cause)
 
         attempt.hunt = orphans.Hunt(
             self._loop, lambda: orphans.find(f"{job}:{number}", order, began), done
         )
+
+    def _order_leaf(self, verb: str, attempt: _Attempt) -> None:
+        """Its supervisor was killed, which else ends and removes its cgroup."""
+        if leaf := attempt.files.facts().leaf:
+            self._launcher.request(f"{verb} {leaf}")
 
     def _lose(self, attempt: _Attempt, why: str, cause: Cause) -> None:
         """Ends an attempt that has not begun. If it is already claimed, takes it up."""

@@ -30,7 +30,8 @@ ORDER = RunOrder(
 TEXT = (
     b"nodemgr-order 1\0job=j12.3:2\0user=ann\0uid=1000\0gid=100\0grace_ms=30000\0"
     b"log_bytes=4096\0place=alice/1000/box\0umask=23\0"
-    b"env_dir=/run/envs/alice\0cwd=/home/ann\0arg=sh\0arg=-c\0arg=echo \xff\0"
+    b"env_dir=/run/envs/alice\0leaf=alice/j12.3.2\0cwd=/home/ann\0limit=pids.max 32768\0"
+    b"arg=sh\0arg=-c\0arg=echo \xff\0"
     b"env=A=b\0env=NODEMGR_ENV_DIR=/run/envs/alice\0env=NODEMGR_JOB=j12.3:2\0end\0"
 )
 
@@ -45,7 +46,7 @@ def test_the_bytes_of_an_attempts_files_stay(tmp_path: Path) -> None:
         "log": b"",
         "limit": b"60000\n".ljust(32),
     }
-    assert files.facts() == Facts(1000, 100, "alice/1000/box", "/run/envs/alice")
+    assert files.facts() == Facts(1000, 100, "alice/1000/box", "/run/envs/alice", "alice/j12.3.2")
 
 
 def test_a_limit_is_changed_in_its_place(tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+/* leaf.c: a job's cgroup (version 2) below a scope that is delegated to the launcher:
+ * SCOPE/ENV/JOB.ATTEMPT.
+ *
+ * Knows: the files of a cgroup. Must not know: attempts, why a limit has its value.
+ *
+ * Where the kernel refuses something, the job runs without it: a leaf is never a reason not to
+ * start a job.
+ */
+#include "jobs/jobs.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { REMOVE_TRIES = 20, REMOVE_PAUSE_MS = 100, MOST_VALUE_BYTES = 64 };
+
+bool nm_leaf_is_name(const char *name, bool is_env)
+{
+    size_t slashes = 0;
+    for (size_t index = 0; name[index] != 0; index++) {
+        const bool is_first = index == 0 || name[index - 1] == '/';
+        slashes += name[index] == '/';
+        if (!isalnum((unsigned char)name[index]) &&
+            (is_first || strchr("._-/", name[index]) == NULL))
+            return false;
+    }
+    return strlen(name) < NM_LEAF_BYTES && name[0] != 0 && name[strlen(name) - 1] != '/' &&
+           slashes == (is_env ? 0 : 1);
+}
+
+bool nm_leaf_write(int leaf, const char *file, const char *value)
+{
+    const int fd = openat(leaf, file, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    const size_t size = strlen(value);
+    bool is_written;
+    if (fd < 0)
+        return false;
+    is_written = write(fd, value, size) == (ssize_t)size;
+    close(fd);
+    return is_written;
+}
+
+bool nm_leaf_limit(int leaf, const char *limit)
+{
+    char file[MOST_VALUE_BYTES];
+    const char *space = strchr(limit, ' ');
+    if (space == NULL || space - limit >= (ptrdiff_t)sizeof file)
+        return false;
+    snprintf(file, sizeof file, "%.*s", (int)(space - limit), limit);
+    return strchr(file, '/') == NULL && nm_leaf_write(leaf, file, space + 1);
+}
+
+void nm_leaf_enable(int directory)
+{
+    static const char *const controllers[] = {"+cpu", "+memory", "+pids", "+io"};
+    for (size_t index = 0; index < sizeof controllers / sizeof *controllers; index++)
+        nm_leaf_write(directory, "cgroup.subtree_control", controllers[index]);
+}
+
+static int open_below(int parent, const char *name, bool make)
+{
+    int fd;
+    if (make && parent >= 0)
+        mkdirat(parent, name, 0755);
+    fd = parent < 0 ? -1 : openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (parent >= 0)
+        close(parent);
+    return fd;
+}
+
+int nm_leaf_open(const char *scope, const char *name, bool make)
+{
+    char env[NM_LEAF_BYTES];
+    const char *slash = strchrnul(name, '/');
+    int fd = open(scope, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    snprintf(env, sizeof env, "%.*s", (int)(slash - name), name);
+    fd = open_below(fd, env, make);
+    if (fd >= 0 && make)
+        nm_leaf_enable(fd);
+    return *slash == 0 ? fd : open_below(fd, slash + 1, make);
+}
+
+pid_t nm_leaf_fork(int leaf)
+{
+    /* struct clone_args of the kernel, which older headers lack */
+    struct {
+        uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
+            set_tid_size, cgroup;
+    } args = {.flags = 0x200000000ull, .exit_signal = SIGCHLD, .cgroup = (uint64_t)leaf};
+    /* begins there: a move of a process takes milliseconds */
+    pid_t pid = leaf < 0 ? -1 : (pid_t)syscall(435 /* clone3 */, &args, sizeof args);
+    if (pid >= 0 || (leaf >= 0 && errno == ENODEV)) /* it was removed meanwhile */
+        return pid;
+    pid = fork();
+    if (pid == 0 && leaf >= 0)
+        nm_leaf_write(leaf, "cgroup.procs", "0");
+    return pid;
+}
+
+void nm_leaf_kill(int leaf)
+{
+    if (leaf >= 0)
+        nm_leaf_write(leaf, "cgroup.kill", "1");
+}
+
+bool nm_leaf_remove(const char *scope, const char *name)
+{
+    const char *slash = strchr(name, '/');
+    char env[NM_LEAF_BYTES];
+    int fd, error;
+    snprintf(env, sizeof env, "%.*s", (int)(slash - name), name);
+    if ((fd = nm_leaf_open(scope, env, false)) < 0)
+        return true;
+    error = unlinkat(fd, slash + 1, AT_REMOVEDIR) == 0 ? 0 : errno;
+    close(fd);
+    return error != EBUSY;
+}
+
+void nm_leaf_end(const char *scope, const char *name, int leaf)
+{
+    char text[MOST_VALUE_BYTES];
+    struct pollfd events = {.events = POLLPRI};
+    if (leaf < 0)
+        return;
+    nm_leaf_kill(leaf);
+    events.fd = openat(leaf, "cgroup.events", O_RDONLY | O_CLOEXEC);
+    for (int tries = 0; tries < REMOVE_TRIES && !nm_leaf_remove(scope, name); tries++)
+        if (events.fd >= 0 && pread(events.fd, text, sizeof text, 0) > 0)
+            poll(&events, 1, REMOVE_PAUSE_MS); /* the file changes when it is empty */
+    if (events.fd >= 0)
+        close(events.fd);
+    close(leaf);
+}
+
+/* The kernel removes no cgroup with a process or with one below it. */
+static void remove_empty(int parent, int depth)
+{
+    DIR *entries = parent < 0 ? NULL : fdopendir(parent);
+    const struct dirent *entry;
+    while (entries != NULL && (entry = readdir(entries)) != NULL) {
+        if (entry->d_type != DT_DIR || entry->d_name[0] == '.')
+            continue;
+        if (depth > 0)
+            remove_empty(openat(parent, entry->d_name,
+                                O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+                         depth - 1);
+        unlinkat(parent, entry->d_name, AT_REMOVEDIR);
+    }
+    if (entries != NULL)
+        closedir(entries);
+}
+
+void nm_leaf_sweep(const char *scope)
+{
+    remove_empty(open(scope, O_RDONLY | O_DIRECTORY | O_CLOEXEC), 1);
+}

@@ -1,0 +1,181 @@
+"""A job's cgroup: made before its process, left by none of its processes, and removed with it.
+
+Real cgroups where this user may make some; a plain directory stands in for the files of limits.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge.kernel import cgroups
+from tests.supervisor.world import World, all_gone, end
+
+MakeWorld = Callable[..., World]
+TIES = "sh", "-c", "echo $$; exec sleep 600"
+
+
+@pytest.fixture
+def scope() -> Iterator[Path]:
+    """A cgroup in place of the delegated scope."""
+    mount = cgroups.mount_point()
+    directory = (mount or Path("/nowhere")) / f"nodemgr-test-{os.getpid()}"
+    try:
+        directory.mkdir()
+    except OSError:
+        pytest.skip("no cgroup of version 2 can be made here")
+    yield directory
+    for path in sorted(directory.rglob("*/"), reverse=True):
+        if path.is_dir():
+            path.rmdir()
+    directory.rmdir()
+
+
+def served(make_world: MakeWorld, scope: Path) -> World:
+    world = make_world(service=True)
+    world.serve(scope=scope)
+    world.until(lambda: world.launcher.scope == str(scope))
+    return world
+
+
+def processes(leaf: Path) -> set[int]:
+    return {int(line) for line in (leaf / "cgroup.procs").read_text().split()}
+
+
+def test_a_jobs_process_begins_in_its_leaf(make_world: MakeWorld, scope: Path) -> None:
+    world = served(make_world, scope)
+    leaf = scope / "alice" / "l1.1"
+    assert world.run("cat", "/proc/self/cgroup", job="l1").exit_code == 0
+    assert f"/{scope.name}/alice/l1.1\n" in world.heard.tails["l1", 1]
+    assert not leaf.exists()
+
+
+def test_a_process_that_is_not_below_the_supervisor_ends_with_its_leaf(
+    make_world: MakeWorld, scope: Path
+) -> None:
+    world = served(make_world, scope)
+    world.factory.create(world.order(*TIES, job="l1"))
+    main = world.begun("l1")
+    leaf = scope / "alice" / "l1.1"
+    with subprocess.Popen(["sleep", "600"]) as other:
+        (leaf / "cgroup.procs").write_text(str(other.pid))
+        assert processes(leaf) == {main, other.pid}
+        world.factory.withdraw("l1", 1, "")
+        world.end("l1")
+        assert other.wait() == -9
+    assert not leaf.exists()
+
+
+def test_a_killed_supervisor_leaves_no_leaf(make_world: MakeWorld, scope: Path) -> None:
+    world = served(make_world, scope)
+    world.factory.create(
+        world.order("sh", "-c", "setsid sleep 600 & echo $!; exec sleep 600", job="l1")
+    )
+    (daemon,) = world.said(job="l1")
+    leaf = scope / "alice" / "l1.1"
+    main = world.begun("l1")
+    assert processes(leaf) == {main, int(daemon)}
+    end(world.supervisor("l1"))
+    world.end("l1")
+    assert all_gone([main, int(daemon)])
+    world.until(lambda: not leaf.exists())
+
+
+def test_a_launcher_removes_the_empty_leaves_of_a_crash(make_world: MakeWorld, scope: Path) -> None:
+    (scope / "bob" / "j7.1").mkdir(parents=True)
+    (scope / "carol" / "j8.1").mkdir(parents=True)
+    with subprocess.Popen(["sleep", "600"]) as living:
+        (scope / "carol" / "j8.1" / "cgroup.procs").write_text(str(living.pid))
+        served(make_world, scope)
+        left = {path.name for path in scope.rglob("*/") if path.is_dir()}
+        living.kill()
+    assert left == {"carol", "j8.1"}
+
+
+def test_jobs_one_after_the_other_leave_no_directory(make_world: MakeWorld, scope: Path) -> None:
+    world = served(make_world, scope)
+    for number in range(20):
+        world.factory.create(world.order("true", job=f"n{number}"))
+    for number in range(20):
+        assert world.end(f"n{number}").exit_code == 0
+    assert [path for path in (scope / "alice").iterdir() if path.is_dir()] == []
+
+
+def stand_in(tmp_path: Path, leaf: str = "alice/l1.1") -> Path:
+    """A plain directory with the files that a kernel would show."""
+    directory = tmp_path / leaf
+    directory.mkdir(parents=True)
+    for name in ("pids.max", "cgroup.procs", "cgroup.kill"):
+        (directory / name).touch()
+    return directory
+
+
+def test_the_limits_of_the_order_are_written_before_the_process_begins(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    leaf = stand_in(tmp_path)
+    world = served(make_world, tmp_path)
+    assert (
+        world.run("cat", str(leaf / "pids.max"), str(leaf / "cgroup.procs"), job="l1").exit_code
+        == 0
+    )
+    assert world.heard.tails["l1", 1] == "327680"
+    assert (leaf / "cgroup.kill").read_text() == "1"
+
+
+def test_the_manager_limits_a_leaf_and_an_environment(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    leaf = stand_in(tmp_path)
+    (leaf.parent / "memory.max").touch()
+    world = served(make_world, tmp_path)
+    world.factory.create(world.order(*TIES, job="l1"))
+    world.begun("l1")
+    world.launcher.request("limit alice/l1.1 pids.max 77777")
+    world.launcher.request("limit alice memory.max 1024")
+    world.until(lambda: (leaf.parent / "memory.max").read_text() == "1024")
+    assert (leaf / "pids.max").read_text() == "77777"
+
+
+def test_without_a_scope_jobs_run_and_the_launcher_reports_it_once(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    world = make_world(service=True)
+    launcher = world.serve(scope=tmp_path / "nowhere", stderr=subprocess.PIPE)
+    world.until(lambda: world.launcher.state()[0])
+    for job in ("l1", "l2"):
+        assert world.run("true", job=job).exit_code == 0
+    launcher.kill()
+    _, said = launcher.communicate()
+    assert said.decode().count("get no cgroup") == said.count(b"\n") == 1
+    assert world.launcher.scope == ""
+
+
+def test_a_scope_that_vanishes_stops_no_job(make_world: MakeWorld, scope: Path) -> None:
+    (scope / "inner").mkdir()
+    world = served(make_world, scope / "inner")
+    (scope / "inner").rmdir()
+    assert world.run("true", job="l1").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        "kill alice/l1.1", "kill ../alice/j9.1", "kill alice", "kill", "kill alice/l1.1/x",
+        "remove alice/../alice", "remove .", "limit alice/l1.1", "limit alice/l1.1 pids.max",
+        "limit alice/l1.1 ../j9.1/pids.max 1", "limit alice ../alice/j9.1/pids.max 1",
+        "limit " + "x" * 300 + " pids.max 1", "kill alice/j9.1 ", "limit alice/j9.2 pids.max 1",
+    ],
+)  # fmt: skip
+def test_a_packet_reaches_no_other_file(make_world: MakeWorld, tmp_path: Path, packet: str) -> None:
+    """l1 has no directory of an attempt: no manager of this launcher has started it."""
+    leaf, other = stand_in(tmp_path), stand_in(tmp_path, "alice/j9.1")
+    world = served(make_world, tmp_path)
+    world.launcher.request(packet)
+    assert world.run("true", job="l2").exit_code == 0
+    for file in (*leaf.iterdir(), *other.iterdir()):
+        assert file.read_text() == ""
