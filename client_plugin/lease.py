@@ -46,7 +46,7 @@ def start() -> bool:
                 faults.heed(client.is_stderr)
                 _client = client
                 if hasattr(sys, "pypy_version_info"):
-                    client.set_checker(_run_handlers, _raise_behind_gate)
+                    client.set_checker(_attend, _raise_behind_gate)
             except (OSError, ImportError, AttributeError) as error:
                 faults.report("loading libnodemgr.so", error)
             _started = True
@@ -325,8 +325,11 @@ def _raise_behind_driver(error: BaseException) -> None:
     interrupts.defer(error, _raise_behind_driver.__code__)
 
 
-def _run_handlers() -> int:
-    return 0  # PyPy runs them between two instructions
+def _attend() -> int:
+    """On PyPy: os.environ follows a grant; handlers of signals run between two instructions."""
+    if _client is not None:
+        _follow(_client)
+    return 0
 
 
 def _raise_behind_gate(_kind: object, error: BaseException, _traceback: object) -> None:

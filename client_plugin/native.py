@@ -168,7 +168,7 @@ class Native:
         self._library.nodemgr_set_raiser(self._raiser)
 
     def set_checker(self, checker: Callable[[], int], raised: Callable[..., None]) -> None:
-        """On PyPy: `checker` lets signal handlers run during a wait in the launch gate.
+        """On PyPy: `checker` runs during a wait in the launch gate, and after a grant in a thread.
 
         `raised` gets the type, the exception and the traceback where one raised, even before the
         first instruction of `checker`; ctypes would print and lose that, so it is cffi's callback.

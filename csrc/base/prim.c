@@ -324,7 +324,7 @@ bool nm_thread_leave(void)
     return false;
 }
 
-int nm_thread_start(void *(*body)(void *))
+int nm_thread_start(void *(*body)(void *), size_t least_stack_bytes)
 {
     sigset_t all, before;
     pthread_attr_t attributes;
@@ -337,7 +337,8 @@ int nm_thread_start(void *(*body)(void *))
     atomic_fetch_add(&own_threads, 1);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     starter_signals = before;
-    for (size_t stack_bytes = STACK_BYTES; stack_bytes <= STACK_MOST_BYTES; stack_bytes *= 8) {
+    size_t stack_bytes = least_stack_bytes > STACK_BYTES ? least_stack_bytes : STACK_BYTES;
+    for (; stack_bytes <= STACK_MOST_BYTES; stack_bytes *= 8) {
         pthread_attr_setstacksize(&attributes, stack_bytes);
         error = pthread_create(&thread, &attributes, body, NULL);
         if (error != EINVAL) /* too small for the program's static TLS */

@@ -84,8 +84,9 @@ static inline bool nm_forked(void)
                         : nm_forked_by_pid();
 }
 void nm_fork_mark(void);                        /* this process is the parent from now on */
-/* all signals blocked, small stack; 0 or errno. The body's last call is nm_thread_end */
-int nm_thread_start(void *(*body)(void *));
+/* All signals blocked; 0 or errno. The stack is small unless `least_stack_bytes` asks for more. The
+   body's last call is nm_thread_end. */
+int nm_thread_start(void *(*body)(void *), size_t least_stack_bytes);
 /* A thread's view of the program's own threads: zero at first. */
 struct nm_thread {
     bool last;            /* the main thread has ended, and only this thread is left */

@@ -349,7 +349,7 @@ void nm_start_thread(void)
     if (nm_session.thread)
         return;
     nm_session.thread = true;
-    int error = nm_thread_start(beat_for_ever);
+    int error = nm_thread_start(beat_for_ever, 0);
     if (error != 0) {
         char line[NM_LINE_BYTES];
         nm_session.thread = false;

@@ -131,7 +131,7 @@ static void *wait_for_resume(void *given)
 /* A process that can start no thread does its ends with its next call. */
 static void start_thread(void)
 {
-    if (!atomic_exchange(&has_thread, true) && nm_thread_start(wait_for_resume) != 0)
+    if (!atomic_exchange(&has_thread, true) && nm_thread_start(wait_for_resume, 0) != 0)
         atomic_store(&has_thread, false);
 }
 

@@ -55,7 +55,7 @@ static void *keep(void *unused)
 void nm_keeper_wake(void)
 {
     if (!atomic_load_explicit(&running, memory_order_relaxed) && !atomic_exchange(&running, true) &&
-        nm_thread_start(keep) != 0)
+        nm_thread_start(keep, 0) != 0)
         atomic_store(&running, false);
     if (!atomic_load(&resting))
         return;

@@ -14,6 +14,7 @@
 #include "hooks/linker.h"
 
 #define UNANSWERED_NS UINT64_C(500000000)
+#define INTERPRETER_STACK_BYTES (8u << 20) /* as Linux gives a thread by default */
 
 static void *find(const char *name)
 {
@@ -268,9 +269,24 @@ static int follow_later(void *unused)
     return 0;
 }
 
+/* PyPy has no pending calls, and a thread may hold its GIL while it waits for the thread that got
+   the grant: a thread for which nothing waits does it. */
+static void *check_there(void *unused)
+{
+    struct nm_thread thread = {0};
+    (void)unused;
+    atomic_load(&checker)();
+    nm_thread_look(&thread);
+    if (!nm_thread_leave())
+        nm_thread_end(&thread);
+    return NULL;
+}
+
 void nm_python_follow(const char *const *names, size_t count)
 {
     struct python python;
+    if (atomic_load(&checker) != NULL)
+        nm_thread_start(check_there, INTERPRETER_STACK_BYTES); /* else the C environment has it */
     int (*is_initialized)(void) = (int (*)(void))find("Py_IsInitialized");
     int (*add)(int (*)(void *), void *) = (int (*)(int (*)(void *), void *))find("Py_AddPendingCall");
     if (is_initialized == NULL || !is_initialized() || !find_python(&python))

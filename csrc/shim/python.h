@@ -31,8 +31,9 @@ bool nm_python_ends_wait(struct nm_interrupt *interrupt);
 /* `raiser` gets an exception that may not cross the caller's C code. It is called with the GIL. */
 NM_API void nodemgr_set_raiser(void (*raiser)(void *exception));
 
-/* `checker` takes the place of Python's C API, which PyPy lacks: called without the GIL on the main
- * thread, it runs Python's signal handlers. Not 0: one raised, and the checker keeps what it was. */
+/* `checker` takes the place of Python's C API, which PyPy lacks: called without the GIL, it
+ * runs Python's signal handlers on the main thread, and os.environ follows a grant. Not 0: a handler
+ * raised, and the checker keeps what it was. */
 NM_API void nodemgr_set_checker(int (*checker)(void));
 
 /* Copy the names from the C environment into os.environ, which Python fills at its start,

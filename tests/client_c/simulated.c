@@ -42,10 +42,11 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
     return 1;
 }
 
-int __wrap_nm_thread_start(void *(*body)(void *));
-int __wrap_nm_thread_start(void *(*body)(void *))
+int __wrap_nm_thread_start(void *(*body)(void *), size_t least_stack_bytes);
+int __wrap_nm_thread_start(void *(*body)(void *), size_t least_stack_bytes)
 {
     (void)body;
+    (void)least_stack_bytes;
     return 0;
 }
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.edge.ledger.native_ledger import SlotHold
 from tests.launches.gated import CLOSED, GatedWorld, Share, Tenant, gated_world
 from tests.launches.test_turns import waits
+from tests.launches.test_uses import hold
 from tests.node.programs import said
 from tests.shim.world import ROOT
 from tests.support.limits import WAIT_LIMIT_S
@@ -84,6 +86,7 @@ assert lease.start()  # as the import hook does
 import ctypes, signal
 cuda = ctypes.CDLL("libcuda.so.1")
 context, module, kernel = (ctypes.c_void_p() for _ in range(3))
+address = ctypes.c_uint64()
 assert cuda.cuInit(0) == 0
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 assert cuda.cuCtxSetCurrent(context) == 0
@@ -94,14 +97,17 @@ if sys.argv[2] == "handled":
 print("ready", flush=True)
 for line in sys.stdin:
     try:
-        code = cuda.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None)
+        if line.strip() == "allocate":
+            code = cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20))
+        else:
+            code = cuda.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None)
         print("result", code, flush=True)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
 """
 
 
-def at_the_gate(gated: GatedWorld, how: str) -> Tenant:
+def started(gated: GatedWorld, how: str) -> Tenant:
     gated.manager.share = Share(50)
     process = subprocess.Popen(
         ["pypy3", "-c", LAUNCHES, str(ROOT), how],
@@ -111,6 +117,11 @@ def at_the_gate(gated: GatedWorld, how: str) -> Tenant:
     tenant = Tenant(process)
     gated.tenants.append(tenant)
     assert tenant.hear() == "ready"
+    return tenant
+
+
+def at_the_gate(gated: GatedWorld, how: str) -> Tenant:
+    tenant = started(gated, how)
     gated.gate.set(gated.slot(tenant), Share(50), CLOSED)
     tenant.go()
     waits(gated, tenant)
@@ -133,6 +144,36 @@ def test_a_handler_of_the_program_runs_in_the_launch_gate_and_the_wait_goes_on(
     assert tenant.hear() == "handled"
     gated.gate.set(gated.slot(tenant), Share(50))
     assert tenant.hear() == "result 0"
+
+
+def test_ctrl_c_ends_the_wait_for_the_memory_of_a_suspended_task(gated: GatedWorld) -> None:
+    tenant = started(gated, "raised")
+    hold(gated, tenant, SlotHold.AWAY)
+    tenant.say("allocate")
+    gated.manager.await_verb("ASK")
+    tenant.signal(signal.SIGINT)
+    assert tenant.hear() == "interrupted"
+    hold(gated, tenant, SlotHold.NONE)
+    tenant.say("allocate")
+    assert tenant.hear() == "result 0"
+
+
+GRANTED_IN_A_THREAD = """
+import os, threading, time
+thread = threading.Thread(target=cuda.cuInit, args=(0,))
+thread.start()
+thread.join()
+while "CUDA_VISIBLE_DEVICES" not in os.environ:
+    time.sleep(0.001)
+print(os.environ["CUDA_VISIBLE_DEVICES"])
+"""
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_os_environ_follows_a_grant_in_another_thread(node: Manager, caller: str) -> None:
+    program = node.spawn("alice", ["pypy3", "-c", CALLERS[caller] + GRANTED_IN_A_THREAD])
+    stdout, stderr = program.communicate(timeout=WAIT_LIMIT_S)
+    assert (stdout, stderr) == (f"{node.status()['gpus'][0]['uuid']}\n", "")
 
 
 IN_A_THREAD = """
