@@ -93,6 +93,7 @@ class Finder(object):
     nodemgr = True
     hook = None
     serves = False
+    heed = None
     frameworks = FRAMEWORKS
 
     @staticmethod
@@ -102,7 +103,9 @@ class Finder(object):
 
     def find_spec(self, name, path=None, target=None):
         if name in CALLERS and not self.serves:
-            return before_client(name, path)
+            return found_behind(name, path, serve)
+        if name == "_cffi_backend" and self.heed is not None:
+            return found_behind(name, path, watch_cffi)
         if name not in self.frameworks or self.hook is False:
             return None
         try:
@@ -115,8 +118,8 @@ class Finder(object):
             return None
 
 
-def before_client(name, path):
-    """The spec of a module whose end of loading starts the client, once."""
+def found_behind(name, path, act):
+    """The spec of a module, from the other finders; `act(module)` runs when it is loaded."""
     for finder in sys.meta_path:
         spec = None if isinstance(finder, Finder) else finder.find_spec(name, path)
         if spec is not None:
@@ -125,17 +128,22 @@ def before_client(name, path):
         return None
     load = spec.loader.exec_module
 
-    def load_and_serve(module):
+    def load_and_act(module):
         load(module)
-        if not Finder.serves:
-            Finder.serves = True
-            try:
-                load_hook("lease").start()
-            except Exception as error:
-                complain(error)
+        try:
+            act(module)
+        except Exception as error:
+            complain(error)
 
-    spec.loader.exec_module = load_and_serve
+    spec.loader.exec_module = load_and_act
     return spec
+
+
+def serve(_module):
+    """Start the client, once."""
+    if not Finder.serves:
+        Finder.serves = True
+        load_hook("lease").start()
 
 
 def load_hook(name="loading"):
@@ -157,8 +165,8 @@ def load_hook(name="loading"):
     return importlib.import_module(PACKAGE + "." + name)
 
 
-def watch_ctypes():
-    """Say it where a program calls the driver by ctypes, and the library is not preloaded.
+def watch_callers():
+    """Say it where a program calls the driver by ctypes or cffi, without the library preloaded.
 
     No adapter sees such a program. An audit hook costs at each event and stays, so only a process
     whose LD_PRELOAD was replaced has it.
@@ -167,15 +175,27 @@ def watch_ctypes():
         return
     told = []
 
-    def heed(event, args):
-        if event == "ctypes.dlopen" and "libcuda.so" in str(args[0]) and not told:
-            told.append(event)
+    def heed(library):
+        if "libcuda.so" in str(library) and not told:
+            told.append(library)
             try:
                 load_hook("lease").say_alone()
             except Exception as error:
                 complain(error)
 
-    sys.addaudithook(heed)
+    Finder.heed = staticmethod(heed)
+    sys.addaudithook(lambda event, args: event == "ctypes.dlopen" and heed(args[0]))
+
+
+def watch_cffi(backend):
+    """The module that FFI.dlopen of cffi calls; it has no audit event."""
+    load = backend.load_library
+
+    def load_library(*args):
+        Finder.heed(args[0] if args else None)
+        return load(*args)
+
+    backend.load_library = load_library
 
 
 def install():
@@ -187,7 +207,7 @@ def install():
         Finder.frameworks = WATCHED
         return
     if not CALLERS:
-        watch_ctypes()
+        watch_callers()
     for name in FRAMEWORKS:
         if name in sys.modules:
             load_hook().adapt_loaded(sys.modules[name], FRAMEWORKS[name])

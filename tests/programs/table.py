@@ -268,6 +268,21 @@ print(cuda.cuInit(0), flush=True)
         },
     ),
     Program(
+        "the same by cffi",
+        "run -- bash -c 'LD_PRELOAD= $PYTHON foreign.py'; run -- $PYTHON foreign.py",
+        bare="0\n0", ours=f"{HOOK_ALONE}\n0\n0",
+        files={
+            "foreign.py": """
+import cffi
+ffi = cffi.FFI()
+ffi.cdef("int cuInit(unsigned);")
+for _ in range(2):
+    cuda = ffi.dlopen("libcuda.so.1")
+print(cuda.cuInit(0), flush=True)
+"""
+        },
+    ),
+    Program(
         "a shell script sets another LD_PRELOAD",
         f"run -- bash -c 'LD_PRELOAD= $PYTHON -c \"{FIRST_USE}\"'",
         bare="4", ours=f"{HOOK_ALONE}\n4",
