@@ -179,8 +179,8 @@ def test_os_environ_follows_a_grant_in_another_thread(node: Manager, caller: str
 IN_A_THREAD = """
 import threading
 thread = threading.Thread(target=cuda.cuInit, args=(0,), daemon=True)
-thread.start()
 try:
+    thread.start()
     thread.join()
 except KeyboardInterrupt:
     print("KeyboardInterrupt", flush=True)
