@@ -1,8 +1,8 @@
 """The form of a message: a row of a table, and the line that is printed of it.
 
-A line has three parts: the event, its owner (the limit that was met, or the part that is at fault),
-and the remedy. Knows: the closed list of owners, the grammar of a line. Must not know: any message,
-any exit code. The manager's core may import this module: it is values alone.
+A line has three parts: the event, whose limit was met or which part is at fault, and the remedy.
+Knows: the grammar of a line. Must not know: any message, any exit code. The manager's core may
+import this module: it is values alone.
 """
 
 from __future__ import annotations
@@ -10,40 +10,6 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional
-
-
-class Owner:
-    """A limit that a message can be about, or a part that can be at fault. Compared by identity."""
-
-    __slots__ = ("text", "title")
-
-    def __init__(self, title: str, text: str) -> None:
-        """`title` and `text`: the heading and the first sentence of its section in the docs."""
-        self.title = title
-        self.text = text
-
-
-COMMAND_LINE = Owner("The command line", "A word of a command, or a line of a file that it reads.")
-ORDER = Owner("The order", "An order of a program to the manager: its verb and its arguments.")
-PROGRAM = Owner("The program", "The program that uses CUDA, or the command that is started.")
-QUOTA = Owner("The quota of the environment", "An administrator changes it: `nodemgr quota set`.")
-QUEUE = Owner("The queue", "Its cap, its users and its rank: `nodemgr queue`.")
-JOB = Owner("The job, the task or the request", "It is unknown, or its state allows no such order.")
-RIGHTS = Owner(
-    "The rights of the user", "The order belongs to an administrator or to another user."
-)
-NODE = Owner("The node", "Its GPUs, users, files, kernel and disk.")
-MANAGER = Owner("The manager", "The process `nodemgr serve` and its store.")
-SETTINGS = Owner(
-    "A setting of the administrator", "`config.toml`; docs/settings.md has all settings."
-)
-CONTAINER = Owner("The container", "How the container was started, and its runtime.")
-DRIVER = Owner("The driver and the GPU", "The NVIDIA driver, or the simulator in its place.")
-WEB = Owner("The web page", "Its tokens, addresses and viewers.")
-OWNERS = (
-    COMMAND_LINE, ORDER, PROGRAM, QUOTA, QUEUE, JOB, RIGHTS, NODE, MANAGER, SETTINGS, CONTAINER,
-    DRIVER, WEB,
-)  # fmt: skip
 
 
 class MessageLine(str):
@@ -56,25 +22,21 @@ class MessageLine(str):
 
 
 class Message:
-    """One row: whose limit it is, the event, the remedy, and the code of the failure.
+    """One row: the event and whose limit it is, the remedy, and the code of the failure.
 
     A call with the fields of its template returns the line.
     """
 
-    __slots__ = ("_form", "code", "next", "note", "owner", "template", "what")
+    __slots__ = ("_form", "code", "next", "template", "what")
 
-    def __init__(
-        self, owner: Owner, what: str, next: str = "", code: str = "", note: str = ""
-    ) -> None:
-        """`what` and `next`: templates with named fields; `note`: a sentence for the docs.
+    def __init__(self, what: str, next: str = "", code: str = "") -> None:
+        """`what` and `next`: templates with named fields.
 
         `next` is empty only where `what` names the remedy itself. In brackets it follows a blank.
         """
-        self.owner = owner
         self.what = what
         self.next = next
         self.code = code
-        self.note = note
         self.template = _joined(what, next)
         self._form: Optional[str] = None
 

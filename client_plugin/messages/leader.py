@@ -2,101 +2,82 @@
 
 from __future__ import annotations
 
-from .form import COMMAND_LINE, NODE, PROGRAM, QUEUE, QUOTA, Message, Notice, Part
+from .form import Message, Notice, Part
 
-SIZE = Notice(PROGRAM, "elastic: the training runs on {size} GPU{s}")
-GPU_RECALLED = Notice(QUEUE, "elastic: GPU {gpu} is asked back: {reason}")
-ANOTHER_REQUEST = Part(QUEUE, "another request waits for it")
-RECALL_WITHDRAWN = Notice(QUEUE, "elastic: GPU {gpu} stays with this task")
-CODE = Part(PROGRAM, "exit code {code}")
-SIGNAL = Part(PROGRAM, "signal {name}")
-ENDED = Message(
-    PROGRAM, "elastic: worker {worker} ended with {how}", "its own lines above have the reason"
-)
+SIZE = Notice("elastic: the training runs on {size} GPU{s}")
+GPU_RECALLED = Notice("elastic: GPU {gpu} is asked back: {reason}")
+ANOTHER_REQUEST = Part("another request waits for it")
+RECALL_WITHDRAWN = Notice("elastic: GPU {gpu} stays with this task")
+CODE = Part("exit code {code}")
+SIGNAL = Part("signal {name}")
+ENDED = Message("elastic: worker {worker} ended with {how}", "its own lines above have the reason")
 RESTARTED = Message(
-    PROGRAM,
     "elastic: all workers start again from the checkpoint, since one ended with {how}",
     "the lines of the worker have the reason",
 )
 BEGUN_ANEW = Message(
-    PROGRAM,
     "elastic: all workers start anew, without a checkpoint, since one ended with {how}",
     "the lines of the worker have the reason",
 )
 GAVE_UP = Message(
-    PROGRAM,
     "elastic: the script is not started again after {size} restarts in a row",
     "the lines of the workers have the reason",
 )
 KEEPS_SIZE = Message(
-    PROGRAM,
     "elastic: the script keeps its {size} GPU{s}, since it has no checkpoint to start again from",
     "name its checkpoint by --checkpoint, or use nodemgr_client.elastic in it",
 )
 NOT_YET = Message(
-    PROGRAM,
     "elastic: the script keeps its {size} GPU{s} until its first checkpoint",
     "name the path that the script writes by --checkpoint",
 )
 TAKEN = Message(
-    QUOTA,
     "elastic: worker {worker} was killed, since GPU {gpu} was asked back and there is no new "
     "checkpoint",
     "save checkpoints more often, and name them by --checkpoint",
 )
 SCRIPT_CHECKPOINT_UNREADABLE = Message(
-    PROGRAM,
     "elastic: the checkpoint {path} cannot be read ({error}), so the script keeps its GPUs",
     "make it readable, or name another path by --checkpoint",
 )
 TORCHRUN_REPLACED = Notice(
-    PROGRAM, "elastic: starts the script itself in place of torchrun; not used: {unused}"
+    "elastic: starts the script itself in place of torchrun; not used: {unused}"
 )
-NO_OPTION = Part(PROGRAM, "no option")
+NO_OPTION = Part("no option")
 BAD_TORCHRUN = Message(
-    COMMAND_LINE,
     "elastic: torchrun does not take these words ({error})",
     "name the script itself, as in `python train.py`",
 )
 TOO_LATE = Message(
-    QUOTA,
     "elastic: worker {worker} was killed, since it did not leave GPU {gpu} in time",
     "make steps shorter than the time of a recall (setting recall_ms)",
 )
 GIVEN_BACK = Message(
-    PROGRAM,
     "elastic: GPU {gpu} is given back, since {size:d} workers in a row ended before they trained",
     "read their own lines above",
 )
 STOPPED = Message(
-    PROGRAM,
     "elastic: worker {worker} was stopped by a signal, and the training waits for it",
     "continue it: kill -CONT {pid}",
 )
 STUCK = Message(
-    PROGRAM,
     "elastic: worker {worker} was killed, since it did not join the others",
     "its lines have the reason",
 )
 BROKEN = Message(
-    PROGRAM,
     "elastic: the collectives of the workers break again and again",
     "the lines of the workers have the reason",
 )
 SAME_STEP = Message(
-    PROGRAM,
     "elastic: {size} workers in a row have failed at the same step",
     "the lines of the workers have the reason",
 )
-NO_GPU_LEFT = Message(
-    QUOTA, "elastic: no GPU is left to start the script on", "start the task again"
-)
-GPUS_LOST = Message(QUOTA, "elastic: the task has lost its GPUs: {reason}", "start the task again")
+NO_GPU_LEFT = Message("elastic: no GPU is left to start the script on", "start the task again")
+GPUS_LOST = Message("elastic: the task has lost its GPUs: {reason}", "start the task again")
 WORKER_NOT_STARTED = Message(
-    PROGRAM, "elastic: {program} could not be started ({error})", "name another command"
+    "elastic: {program} could not be started ({error})", "name another command"
 )
 NO_SOCKET_DIRECTORY = Message(
-    NODE,
     "elastic: no directory for the sockets of the workers ({error})",
     "free space in /tmp, or set TMPDIR to a short path",
 )

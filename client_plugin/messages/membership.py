@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from .form import COMMAND_LINE, MANAGER, NODE, Message, Part
+from .form import Message, Part
 
-LEASE_GRANTED = Part(NODE, "{gpus} GPUs granted")
-LEASE_WITHOUT_MANAGER = Part(MANAGER, "no manager answers on {path} ({why})")
+LEASE_GRANTED = Part("{gpus} GPUs granted")
+LEASE_WITHOUT_MANAGER = Part("no manager answers on {path} ({why})")
 LEADER_OUTSIDE = Message(
-    COMMAND_LINE,
     "{directory}/client.conf cannot be read: this process is in no environment",
     "start it by `nodemgr run --elastic`",
 )
 LEADER_OVER_UDP = Message(
-    NODE,
     "an elastic task needs the node's UNIX socket; the manager is at {address}",
     "run it on the node itself",
 )

@@ -6,89 +6,70 @@ the order of the fields.
 
 from __future__ import annotations
 
-from .form import DRIVER, JOB, MANAGER, NODE, PROGRAM, QUOTA, Message, Notice, Part
+from .form import Message, Notice, Part
 
 # -- memory --
 
 MEMORY_OVER_QUOTA = Message(
-    QUOTA,
     "out of GPU memory by quota, not by the GPU: {asked} asked on {gpu}; environment '{env}' may"
     " use {limit} there, this process holds {own}, its other processes {others}{more}",
     "`nodemgr status` shows the tasks",
-    note="A smaller batch fits, or another task of the environment ends, or an administrator raises"
-    " the quota with `nodemgr quota set`.",
 )
 MEMORY_OVER_GPU = Message(
-    NODE,
     "out of GPU memory: {asked} asked on {gpu}; environment '{env}' may use the whole GPU, {limit};"
     " this process holds {own}, its other processes {others}{more}",
     "`nodemgr status` shows the tasks",
-    note="A smaller batch fits, or another task of the environment ends. No quota limits the"
-    " environment's memory on this GPU.",
 )
 MEMORY_OVER_OWN = Message(
-    JOB,
     "out of GPU memory by this task's own --memory: {asked} asked on {gpu}; the task may use"
     " {limit} there, this process holds {own}, its other processes {others}",
     "name more, or a range such as --memory 8GiB-24GiB",
-    note="What a task names is its own for sure, and its limit. Contexts and modules count in it."
-    " Without `--memory` it shares what its environment has there.",
 )
-MORE_FOR_NAMED_TASKS = Part(QUOTA, ", and {bytes} are kept for tasks that named their memory")
+MORE_FOR_NAMED_TASKS = Part(", and {bytes} are kept for tasks that named their memory")
 DRIVER_SHOWS_MORE = Part(
-    DRIVER,
     ", and the driver shows {bytes} beyond that (contexts, modules, programs without the shim)",
 )
 GPU_OF_OTHERS = Message(
-    JOB,
     "GPU {index:d} is not among the GPUs of this task: environment '{env}' has no memory on it",
     "use those in CUDA_VISIBLE_DEVICES, which the grant has set",
 )
 REFUSED_WHILE_STALLED = Message(
-    MANAGER,
     "GPU memory is refused for now: this process sent no beat within the timeout, and the manager"
     " does not answer",
     "try again, or see `nodemgr doctor`",
 )
 TOO_MANY_POOLS = Message(
-    PROGRAM,
     "this program has {pools:d} memory pools, and no more can be charged to the quota",
     "destroy one first (cuMemPoolDestroy)",
 )
 
 # -- the lease --
 
-GRANTED_AFTER = Notice(JOB, "{count:d} GPU{plural} granted after {elapsed}")
-LEASE_LOST = Notice(
-    JOB, "{reason:.800}; what this process holds stays, new allocations are refused"
-)
-TASK_LEASE_OVER = Part(JOB, "this task's lease is over: run it again to ask anew")
-ON_THE_CPU = Notice(QUOTA, "{reason:.800}; the program continues on the CPU (no_gpu=cpu)")
+GRANTED_AFTER = Notice("{count:d} GPU{plural} granted after {elapsed}")
+LEASE_LOST = Notice("{reason:.800}; what this process holds stays, new allocations are refused")
+TASK_LEASE_OVER = Part("this task's lease is over: run it again to ask anew")
+ON_THE_CPU = Notice("{reason:.800}; the program continues on the CPU (no_gpu=cpu)")
 CANNOT_TAKE = Message(
-    NODE,
     "GPUs are granted, but this process cannot take them: {fault}",
     "start the program again with room for it",
 )
 CANNOT_TAKE_YET = Notice(
-    NODE, "GPUs are granted, but this process cannot take them: {fault}; trying again"
+    "GPUs are granted, but this process cannot take them: {fault}; trying again"
 )
 NO_SOCKET = Message(
-    PROGRAM,
     "this process cannot ask for GPUs: it may open no socket ({why})",
     "allow it the system call (seccomp, a sandbox), or use CUDA before it is forbidden",
 )
 NO_DESCRIPTORS_FOR_DRIVER = Message(
-    PROGRAM,
     "CUDA did not start (error {code:d}), and this process has no free file descriptors: its GPUs"
     " are given back",
     "raise the limit (ulimit -n), or close files before",
 )
-UNREADABLE_GRANT = Part(MANAGER, "it sent a grant that cannot be read")
-NO_ROOM_FOR_GRANT = Part(NODE, "no memory for the grant")
-NO_DESCRIPTORS = Part(NODE, "no free file descriptors for the memory ledger (ulimit -n)")
-LEDGER_NOT_MAPPED = Part(NODE, "the memory ledger cannot be mapped")
+UNREADABLE_GRANT = Part("it sent a grant that cannot be read")
+NO_ROOM_FOR_GRANT = Part("no memory for the grant")
+NO_DESCRIPTORS = Part("no free file descriptors for the memory ledger (ulimit -n)")
+LEDGER_NOT_MAPPED = Part("the memory ledger cannot be mapped")
 NO_BEATING_THREAD = Message(
-    NODE,
     "no thread for the beats ({why}): the manager may report this task as stalled",
     "raise the limit on processes (ulimit -u)",
 )
@@ -96,49 +77,41 @@ NO_BEATING_THREAD = Message(
 # -- the launch gate --
 
 GATE_CLOSED = Notice(
-    JOB,
     "this task's GPU launches wait: it is best effort, and other tasks have all compute of a GPU"
     " that it holds; they go on when compute is free again",
 )
 GATE_PAUSED = Notice(
-    JOB,
     "this task's GPU launches wait: it used more than its share, {share:d} % of the GPU, while"
     " another task waited; they go on when the excess is paid back",
 )
 GATE_STALLED = Notice(
-    JOB,
     "this task's GPU launches wait: the manager counts it as stalled, because its processes sent"
     " no beat within the timeout; they go on at the next beat",
 )
 GATE_SUSPENDED = Notice(
-    JOB, "this task is suspended: its launch waits until its GPU memory is back on the GPU"
+    "this task is suspended: its launch waits until its GPU memory is back on the GPU"
 )
-GATE_BUSY = Notice(JOB, "this task's GPU launches wait for their turn on a shared GPU")
+GATE_BUSY = Notice("this task's GPU launches wait for their turn on a shared GPU")
 
 # -- variables --
 
 GPUS_NOT_A_NUMBER = Message(
-    PROGRAM,
     "NODEMGR_GPUS is neither a number of GPUs nor a range and is ignored",
     "set it to a number such as 1, or to a range such as 2-4",
 )
 WORKER_GPU_NO_NAME = Message(
-    PROGRAM,
     "NODEMGR_WORKER_GPU is not the name of a GPU and is ignored",
     "the leader of an elastic task sets it for its workers: unset it elsewhere",
 )
 NOT_A_WHOLE_NUMBER = Message(
-    PROGRAM,
     "{name} is not a valid whole number and is ignored",
     "set bytes (NODEMGR_MEMORY) or seconds (NODEMGR_WAIT, NODEMGR_DEADLINE), or unset it",
 )
 NOT_A_CLASS = Message(
-    PROGRAM,
     "NODEMGR_CLASS is no class of tasks and is ignored",
     "set latency-sensitive, normal or best-effort, or unset it",
 )
 NOT_A_SHARE = Message(
-    PROGRAM,
     "NODEMGR_COMPUTE is no share of a GPU and is ignored",
     "set a percentage from 1% to 100%, such as 30%, or unset it",
 )
@@ -146,42 +119,37 @@ NOT_A_SHARE = Message(
 # -- a manager that does not answer --
 
 MANAGER_NO_ANSWER = Message(
-    MANAGER,
     "no answer from the manager at {address:.400} ({fault}); {then} (no_manager={rule})",
     "`nodemgr doctor` checks it",
 )
-THEN_WAITS = Part(MANAGER, "waiting for it")
-THEN_ON_CPU = Part(MANAGER, "going on without a GPU")
-THEN_NO_GPU = Part(MANAGER, "no GPU")
+THEN_WAITS = Part("waiting for it")
+THEN_ON_CPU = Part("going on without a GPU")
+THEN_NO_GPU = Part("no GPU")
 MANAGER_NO_ANSWER_WHILE_HELD = Notice(
-    MANAGER,
     "no answer from the manager at {address:.400} ({fault}); the task goes on, and is announced"
     " again when it is back",
 )
 WAITED_FOR_MANAGER = Message(
-    MANAGER,
     "waited {seconds:d} s for the manager at {address:.400}, which does not answer",
     "see `nodemgr doctor`, or allow a longer wait (NODEMGR_WAIT)",
 )
-NO_ANSWER = Message(MANAGER, "no answer from the manager", "see `nodemgr doctor`")
+NO_ANSWER = Message("no answer from the manager", "see `nodemgr doctor`")
 ANSWER_TOO_LONG = Message(
-    MANAGER,
     "the answer is longer than the buffer for it",
     "ask for less, or on the node with `nodemgr status`",
 )
-SILENCE = Part(MANAGER, "silence")
-MANY_CONNECTIONS = Part(MANAGER, "the manager has too many new connections")
-LONG_PATH = Part(NODE, "the path is too long")
-NO_HOST_AND_PORT = Part(NODE, "no numeric HOST:PORT")
-NO_KEY = Part(NODE, "the key file is missing, not readable, or not 64 hex digits")
-NO_ENV_NAMED = Part(NODE, "client.conf names no env")
-NO_ADDRESS_NAMED = Part(NODE, "client.conf there names no address")
+SILENCE = Part("silence")
+MANY_CONNECTIONS = Part("the manager has too many new connections")
+LONG_PATH = Part("the path is too long")
+NO_HOST_AND_PORT = Part("no numeric HOST:PORT")
+NO_KEY = Part("the key file is missing, not readable, or not 64 hex digits")
+NO_ENV_NAMED = Part("client.conf names no env")
+NO_ADDRESS_NAMED = Part("client.conf there names no address")
 STRANGE_ADDRESS = Part(
-    NODE, "client.conf there names an address that begins with neither unix: nor udp: as it must"
+    "client.conf there names an address that begins with neither unix: nor udp: as it must"
 )
 
 WRONG_EVENT = Message(
-    PROGRAM,
     "internal error: event {event:d} in state {state:d} of the client was ignored",
     "please report it",
 )

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from .form import MANAGER, NODE, PROGRAM, Message, Notice
+from .form import Message, Notice
 
 # -- the arguments of elastic(...) --
 
-NOT_POSITIVE = Message(PROGRAM, "elastic: {name} is {value!r}", "it must be a whole number above 0")
+NOT_POSITIVE = Message("elastic: {name} is {value!r}", "it must be a whole number above 0")
 DATASET_TOO_SMALL = Message(
-    PROGRAM,
     "elastic: the dataset has {samples:d} samples, fewer than the global batch of {batch:d}",
     "use a smaller global_batch, or more data",
 )
 NO_LENGTH = Message(
-    PROGRAM,
     "elastic: a {kind} has no length or no samples by index",
     "use a dataset with __len__ and __getitem__",
 )
 NO_MODEL = Message(
-    PROGRAM,
     "elastic: {kind} is no model of PyTorch or TensorFlow",
     "pass a torch.nn.Module or a keras.Model",
 )
 TOO_MANY_SHARES = Message(
-    PROGRAM,
     "elastic: {workers:d} virtual workers for a global batch of {batch:d}",
     "there must be at least one sample for each",
 )
 NO_TAPE = Message(
-    PROGRAM,
     "elastic: run.backward(loss) without the tape of TensorFlow that recorded the loss",
     "call run.backward(loss, tape)",
 )
 SPARSE_GRADIENT = Message(
-    PROGRAM, "elastic: the gradient of {name} is sparse", "use a layer with sparse=False"
+    "elastic: the gradient of {name} is sparse", "use a layer with sparse=False"
 )
 DEPENDS_ON_SPLIT = Notice(
-    PROGRAM,
     "elastic: {layers} depend on how the batch is divided: "
     "virtual_workers=MAX makes results the same with every number of GPUs",
 )
@@ -44,20 +38,17 @@ DEPENDS_ON_SPLIT = Notice(
 # -- the loop --
 
 NO_BACKWARD = Message(
-    PROGRAM,
     "elastic: the loop asked for the next batch before run.backward(loss)",
     "call it once for each batch",
 )
 NO_BATCH = Message(
-    PROGRAM,
     "elastic: run.backward(loss) without a batch of the loop",
     "call it once for each batch of `for batch in run`",
 )
 NOT_ENTERED = Message(
-    PROGRAM, "elastic: the loop runs outside of its block", "use `with elastic(...) as run`"
+    "elastic: the loop runs outside of its block", "use `with elastic(...) as run`"
 )
 WRONG_TOTAL = Message(
-    PROGRAM,
     "elastic: step {step:d} added {found} samples instead of {expected:d}",
     "all workers must run the same script with the same arguments",
 )
@@ -65,62 +56,52 @@ WRONG_TOTAL = Message(
 # -- a training that is not elastic --
 
 FIT = Message(
-    PROGRAM,
     "elastic: model.fit does not divide its batches among workers, so it does not use more than "
     "the GPU of its worker",
     "write the loop with nodemgr_client.elastic, or run it without --elastic",
 )
 FIT_EACH = Message(
-    PROGRAM,
     "elastic: model.fit does not divide its batches among workers, so each of the {size} workers "
     "trains a model of its own",
     "write the loop with nodemgr_client.elastic, or run it without --elastic",
 )
 FIT_INSIDE = Message(
-    PROGRAM,
     "elastic: model.fit inside the block of elastic(...) trains on this worker alone, and its GPUs "
     "stay until it ends",
     "use `for batch in run` and run.backward(loss, tape)",
 )
 
 NESTED = Message(
-    PROGRAM, "elastic: a block inside the block of another one", "end the outer block before it"
+    "elastic: a block inside the block of another one", "end the outer block before it"
 )
 ENTERED_AGAIN = Message(
-    PROGRAM, "elastic: the block of this run was entered before", "call elastic(...) for each block"
+    "elastic: the block of this run was entered before", "call elastic(...) for each block"
 )
 NO_LOSS = Message(
-    PROGRAM,
     "elastic: run.backward(loss) with {found}",
     "pass the mean loss of the batch, a tensor of one number",
 )
 NO_SAMPLE = Message(
-    PROGRAM,
     "elastic: the dataset raised StopIteration for sample {sample:d}",
     "__getitem__ must return each sample below the length of the dataset",
 )
 TRAINED_DIFFER = Message(
-    PROGRAM,
     "elastic: requires_grad of the parameters differs between the workers",
     "change it on every worker at the same step",
 )
 NOT_BUILT = Message(
-    PROGRAM,
     "elastic: the model has no variables to train yet",
     "begin it with keras.Input, or call it once before the block",
 )
 NEWLY_TRAINABLE = Message(
-    PROGRAM,
     "elastic: {name} became trainable inside the block",
     "make it trainable before the block, and freeze it inside",
 )
 COLUMNS_DIFFER = Message(
-    PROGRAM,
     "elastic: the arrays of the dataset have {lengths} samples",
     "give arrays of one length",
 )
 NOT_SAVED = Message(
-    NODE,
     "elastic: {path} was not written ({error}); an older file stays as it is",
     "free space there, or name another path",
 )
@@ -128,17 +109,14 @@ NOT_SAVED = Message(
 # -- joining --
 
 OTHER_MODEL = Message(
-    PROGRAM,
     "elastic: worker {worker:d} has another model, optimizer or plan than worker {root:d}",
     "build the same ones on every worker",
 )
 PARAMETERS_DIFFER = Notice(
-    PROGRAM,
     "elastic: the parameters of worker {worker:d} differed from those of worker {root:d} at step "
     "{step:d}, and were replaced by them; change parameters on every worker alike",
 )
 AGENT_LOST = Message(
-    MANAGER,
     "elastic: the leader of this task has ended, and this worker ends with it",
     "the first process of the task has the reason",
 )
@@ -146,18 +124,15 @@ AGENT_LOST = Message(
 # -- checkpoints --
 
 CHECKPOINT_FAILED = Message(
-    NODE,
     "elastic: no checkpoint at {path} ({error}); an older one stays as it is",
     "free space there, or name another path",
 )
 CHECKPOINT_UNREADABLE = Message(
-    NODE,
     "elastic: the checkpoint {path} cannot be read ({error})",
     "remove it to begin at step 0",
 )
 CHECKPOINT_OF_ANOTHER = Message(
-    PROGRAM,
     "elastic: the checkpoint {path} belongs to another model, optimizer or plan",
     "name another path, or remove it to begin at step 0",
 )
-RESUMED = Notice(PROGRAM, "elastic: goes on from {path} at step {step:d} of {steps:d}")
+RESUMED = Notice("elastic: goes on from {path} at step {step:d} of {steps:d}")

@@ -2,54 +2,44 @@
 
 from __future__ import annotations
 
-from .form import COMMAND_LINE, CONTAINER, MANAGER, NODE, QUOTA, RIGHTS, Message, Notice
+from .form import Message, Notice
 
 # -- the run directory and the environment --
 
 CONF_UNREADABLE = Message(
-    NODE, "{directory}/client.conf cannot be read ({why})", "name the directory of an environment"
+    "{directory}/client.conf cannot be read ({why})", "name the directory of an environment"
 )
 CONTAINER_WITHOUT_ENV = Message(
-    CONTAINER,
     "{directory}/client.conf cannot be read: this container is in no environment",
     "start it with --device nodemgr.local/env=NAME",
 )
 OTHER_ENV_IN_CONTAINER = Message(
-    CONTAINER,
     "this container is in environment {own}, and its jobs are, too",
     "leave --env out",
 )
 NO_ENV_THERE = Message(
-    QUOTA,
     "no environment {env!r} at {run_dir}",
     "an admin makes it with `nodemgr quota set {env} --gpus N`{meant}",
 )
-SEVERAL_ENVS = Message(
-    COMMAND_LINE, "you may enter several environments ({names})", "name one with --env"
-)
+SEVERAL_ENVS = Message("you may enter several environments ({names})", "name one with --env")
 NO_ENV_LETS_IN = Message(
-    RIGHTS,
     "no environment at {run_dir} lets you in, and you are no admin there",
     "ask one to name you in a quota",
 )
 ADMINS_ORDER = Message(
-    RIGHTS,
     "only root, the manager's user and the group nodemgr may give orders to the manager at"
     " {run_dir}",
     "for your own environment: nodemgr status, queue, history, report, release, doctor",
 )
 NO_ENV_HAS_JOB = Message(
-    COMMAND_LINE,
     "{names} have no job {job!r}",
     "nodemgr queue shows what waits, nodemgr history what has ended",
 )
 NO_ENV_HAS_TASK = Message(
-    COMMAND_LINE,
     "{names} have no record of a task {task!r}",
     "nodemgr status shows the tasks that run",
 )
 NO_ENV_HAS_REQUEST = Message(
-    COMMAND_LINE,
     "in {names} no request {request!r} waits",
     "nodemgr status shows requests, and the tasks of those that were granted",
 )
@@ -57,74 +47,63 @@ NO_ENV_HAS_REQUEST = Message(
 # -- the manager --
 
 NO_MANAGER_ON = Message(
-    MANAGER, "no manager runs on {run_dir}", "start one with nodemgr serve, or name its --run-dir"
+    "no manager runs on {run_dir}", "start one with nodemgr serve, or name its --run-dir"
 )
 MANAGER_MUTE = Message(
-    MANAGER, "the manager on {run_dir} does not answer", "look whether it runs (nodemgr doctor)"
+    "the manager on {run_dir} does not answer", "look whether it runs (nodemgr doctor)"
 )
 MANAGER_ENDED_EARLY = Message(
-    MANAGER,
     "the manager on {run_dir} ended before it answered",
     "look whether the order was carried out (nodemgr status), and give it again",
 )
 CONTROL_CLOSED = Message(
-    RIGHTS,
     "the control socket {path} is not open to you",
     "its group may use it (usermod -aG nodemgr USER), as root may",
 )
 SOCKET_MUTE = Message(
-    MANAGER, "the manager behind {path} does not answer", "its log says why; try again later"
+    "the manager behind {path} does not answer", "its log says why; try again later"
 )
 SOCKET_WENT = Message(
-    MANAGER,
     "the manager behind {path} went away ({why}); tasks that run go on",
     "try again, or see `nodemgr doctor`",
 )
 SOCKET_CLOSED = Message(
-    MANAGER,
     "the manager behind {path} closed the connection",
     "its log says why; try again later",
 )
 SOCKET_OF_ANOTHER = Message(
-    MANAGER,
     "no manager answers behind {path} (the process that answers has another version); tasks that"
     " run go on",
     "use a nodemgr of the manager's version",
 )
 SOCKET_WITHOUT_MANAGER = Message(
-    MANAGER,
     "no manager answers behind {path} ({why}); tasks that run go on",
     "try again, or ask an admin to start it",
 )
 ANSWER_NOT_JSON = Message(
-    MANAGER,
     "the manager's answer is no JSON",
     "use a nodemgr of the manager's version",
 )
 ANSWER_NOT_OBJECT = Message(
-    MANAGER,
     "the manager's answer is no JSON object",
     "use a nodemgr of the manager's version",
 )
-REFUSED_WITHOUT_REASON = Message(MANAGER, "the manager refused", "its log says why")
+REFUSED_WITHOUT_REASON = Message("the manager refused", "its log says why")
 NO_FILE_LET_IN = Message(
-    CONTAINER,
     "the kernel lets no file into this container (SELinux or AppArmor), and a long order needs one",
     "give a shorter order, or give it on the node",
 )
 LONG_ORDER = Message(
-    COMMAND_LINE,
     "this order has {size_bytes:d} bytes, and may have {room_bytes:d}",
     "shorten its command or its environment (env -u NAME, or env -i)",
 )
-TRYING_FOR = Notice(MANAGER, "{line}; trying for {seconds:.0f} s in all (--no-wait: not at all)")
-MEANWHILE = Notice(MANAGER, "{line}; {then}")
-GIVEN_UP = Notice(MANAGER, "{line}; given up after {seconds:.0f} s")
+TRYING_FOR = Notice("{line}; trying for {seconds:.0f} s in all (--no-wait: not at all)")
+MEANWHILE = Notice("{line}; {then}")
+GIVEN_UP = Notice("{line}; given up after {seconds:.0f} s")
 CLIENT_NOT_LOADED = Message(
-    NODE, "the client cannot be loaded into this Python ({error})", "nodemgr doctor says more"
+    "the client cannot be loaded into this Python ({error})", "nodemgr doctor says more"
 )
 NO_MANAGER_BEHIND = Message(
-    MANAGER,
     "no manager answers behind {address}; tasks that run go on",
     "try again, or ask an admin to start it",
 )

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from client_plugin.messages.form import NODE, ORDER, QUOTA, Message, Part
+from client_plugin.messages.form import Message, Part
 
-MUST_BE_MODELS = Part(ORDER, "must be a list of 1 to {limit} GPU models")
-MUST_BE_TOKEN = Part(ORDER, "must be the token of a task: 1 to 64 hex digits")
-MUST_BE_MODEL = Part(ORDER, "must have names of 1 to {limit} printable characters")
+MUST_BE_MODELS = Part("must be a list of 1 to {limit} GPU models")
+MUST_BE_TOKEN = Part("must be the token of a task: 1 to 64 hex digits")
+MUST_BE_MODEL = Part("must have names of 1 to {limit} printable characters")
 FORECAST_ABOVE_LIMIT = Message(
-    QUOTA,
     "{needed} per GPU are predicted, but {env} may have at most {limit}",
     "make the model or its batch smaller, or name what it really needs with --memory",
     code="quota",
-    note="The prediction has the model's memory, the GPU's context, and a margin.",
 )
-WEIGHTS_TOO_LARGE = Part(NODE, "it has more than {limit_bytes} bytes")
+WEIGHTS_TOO_LARGE = Part("it has more than {limit_bytes} bytes")
 WEIGHTS_NOT_USED = Message(
-    NODE,
     "{path}, the learned weights of forecasts, is not used: {fault}",
     "delete it; the next training writes it anew, and estimates stand until then",
 )
 SAMPLES_NOT_READ = Message(
-    NODE,
     "forecasts begin without the samples of earlier tasks: {fault}",
     "check the disk of the state directory; new samples are used as they come",
 )
-EXIT_CODE = Part(NODE, "it ended with code {code}")
-TRAINING_BY_SIGNAL = Part(NODE, "it was ended by signal {signal}")
-TOO_LONG = Part(NODE, "it ran for more than {limit_s} s")
-WEIGHTS_NOT_WRITTEN = Part(NODE, "{path} cannot be written ({error})")
+EXIT_CODE = Part("it ended with code {code}")
+TRAINING_BY_SIGNAL = Part("it was ended by signal {signal}")
+TOO_LONG = Part("it ran for more than {limit_s} s")
+WEIGHTS_NOT_WRITTEN = Part("{path} cannot be written ({error})")
 TRAINING_FAILED = Message(
-    NODE,
     "the training of forecasts failed: {fault}",
     "forecasts go on with what they have; the next training begins after more samples",
 )

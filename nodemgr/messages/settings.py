@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from client_plugin.messages.form import SETTINGS, Message, Part
+from client_plugin.messages.form import Message, Part
 
 WRONG_SETTING = Message(
-    SETTINGS,
     "{where}: {wrong}",
     code="usage",
-    note="The place of the setting (file and line, variable or flag), and what is wrong with it.",
 )
 UNKNOWN_SETTING = Message(
-    SETTINGS,
     "{where}: unknown setting {name!r}",
     "docs/settings.md lists all{meant}",
     code="usage",
 )
 CONFIG_UNREADABLE = Message(
-    SETTINGS,
     "{path} cannot be read ({error})",
     "mend its rights, or name another file with --config",
     code="usage",
 )
-CONFIG_NOT_TOML = Message(
-    SETTINGS, "{path} is no TOML ({error})", "mend that line of the file", code="usage"
-)
+CONFIG_NOT_TOML = Message("{path} is no TOML ({error})", "mend that line of the file", code="usage")
 ONE_DIRECTORY = Message(
-    SETTINGS,
     "run_dir and state_dir are both {path}, and only the first is shown to users",
     "name two directories",
     code="usage",
 )
 SHORT_TIMEOUT = Message(
-    SETTINGS,
     "timeout_ms ({timeout_ms}) must be at least twice beat_ms ({beat_ms}), else one late beat ends"
     " a task",
     code="usage",
 )
 NO_CLIENT_ADDRESS = Message(
-    SETTINGS,
     "udp listens on every address ({host}), but clients must know one",
     'say client_address = "HOST:PORT" (NODEMGR_CLIENT_ADDRESS)',
     code="usage",
@@ -46,15 +37,13 @@ NO_CLIENT_ADDRESS = Message(
 
 # -- what WRONG_SETTING says of a value --
 
-MUST_BE = Part(SETTINGS, "must be {form}")
-MUST_BE_TEXT_THERE = Part(SETTINGS, "must be a text that is not empty")
-MUST_BE_ADDRESS = Part(SETTINGS, "{value!r} must be HOST:PORT, e.g. 127.0.0.1:7000")
-NOT_CDI_KIND = Part(SETTINGS, "{value!r} is no kind of CDI device: {form}")
-MUST_BE_HOSTS = Part(SETTINGS, "must be a list of host names")
-NOT_HOST = Part(SETTINGS, "{value!r} is no host name: leave out scheme, port and path")
-NOT_SITE_PATH = Part(SETTINGS, "{value!r} is no path of a site: write it as /gpus")
-MUST_BE_QUEUES = Part(
-    SETTINGS, "must be a table of queue names and ranks, e.g. high=300, normal=200"
-)
-NOT_QUEUE = Part(SETTINGS, "{value!r} is no name of a queue: 1 to 32 of a-z 0-9 . _ -")
-MUST_HOLD_NORMAL = Part(SETTINGS, "must hold the queue normal, which quotas name by default")
+MUST_BE = Part("must be {form}")
+MUST_BE_TEXT_THERE = Part("must be a text that is not empty")
+MUST_BE_ADDRESS = Part("{value!r} must be HOST:PORT, e.g. 127.0.0.1:7000")
+NOT_CDI_KIND = Part("{value!r} is no kind of CDI device: {form}")
+MUST_BE_HOSTS = Part("must be a list of host names")
+NOT_HOST = Part("{value!r} is no host name: leave out scheme, port and path")
+NOT_SITE_PATH = Part("{value!r} is no path of a site: write it as /gpus")
+MUST_BE_QUEUES = Part("must be a table of queue names and ranks, e.g. high=300, normal=200")
+NOT_QUEUE = Part("{value!r} is no name of a queue: 1 to 32 of a-z 0-9 . _ -")
+MUST_HOLD_NORMAL = Part("must hold the queue normal, which quotas name by default")

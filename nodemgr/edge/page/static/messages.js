@@ -1,5 +1,5 @@
 // The messages of the page, a function for each row of nodemgr/messages/page.py.
-// Made by `python -m nodemgr.cli.presentation.messages_reference js`. Not to be edited.
+// Made by `python -m nodemgr.cli.presentation.generated_messages js`. Not to be edited.
 
 export const pageManagerAway = ({ since }) =>
   `The manager is away since ${since}; running tasks go on: this page follows when it is back.`;
