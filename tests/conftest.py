@@ -50,7 +50,13 @@ LEFTOVERS = pytest.StashKey[Leftovers]()
 MOST_WORKERS = 8
 """Each may hold a PyTorch and a TensorFlow in memory."""
 ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's cgroups
-ONE_PROCESS = {"training"}  # it imports PyTorch and TensorFlow: once, not in each worker
+ONE_PROCESS = {
+    "training": "frameworks",  # it imports PyTorch and TensorFlow: once, not in each worker
+    "test_house.py": "sources",  # they read the syntax trees of all sources
+    "test_messages.py": "sources",
+    "test_words.py": "sources",
+}
+"""Folder or file -> the group whose tests one worker runs."""
 
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -179,8 +185,8 @@ class ByGroup(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         if Path(file).parts[1] in ONE_AT_A_TIME:
             return "machine"
-        if Path(file).parts[1] in ONE_PROCESS:
-            return Path(file).parts[1]
+        if group := ONE_PROCESS.get(Path(file).parts[1]):
+            return group
         return file if shares_fixtures(ROOT / file) else nodeid
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nodemgr.core.model.event_names import EVENT_NAMES
 from tests.each import each
+from tests.sources import nodes, parsed
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {"nodemgr.core": 0, "nodemgr.edge": 1, "nodemgr.cli": 2}
@@ -21,16 +22,6 @@ IMPURE = {"asyncio", "ctypes", "datetime", "io", "os", "pathlib", "random", "sec
 
 def sources(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(parsed(path)))
 
 
 def module_name(path: Path) -> str:
@@ -377,7 +368,11 @@ def test_a_mark_that_chooses_tests_stands_in_their_own_file(path: Path) -> None:
         and FILE_MARK.search(ast.unparse(node))
     ], f"{module_name(path)} sets the mark another way"
     assert len(re.findall(r"^pytestmark = ", path.read_text(), re.MULTILINE)) == len(
-        [node for node in nodes(path) if ast.unparse(node).startswith("pytestmark = ")]
+        [
+            node
+            for node in nodes(path)
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+        ]
     ), f"{module_name(path)}: a mark within a string marks nothing"
 
 

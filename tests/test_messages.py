@@ -15,6 +15,7 @@ from client_plugin.messages.form import Message, MessageLine, Notice, Part, rela
 from nodemgr.cli import VERBS
 from nodemgr.cli.presentation import generated_messages
 from tests.each import each
+from tests.sources import nodes, parsed
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = generated_messages.tables()
@@ -61,11 +62,6 @@ def python_files(*folders: str) -> list[Path]:
     )
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def fields_of(row: Message) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(row.template) if name is not None}
 
@@ -86,7 +82,7 @@ def test_no_key_stands_twice_and_no_two_rows_say_the_same() -> None:
         path = ROOT / f"{module.replace('.', '/')}.py"
         assigned = [
             ast.unparse(node.targets[0])
-            for node in tree_of(path).body
+            for node in parsed(path).body
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).isupper()
         ]
         assert len(assigned) == len(set(assigned)), f"{module} assigns a key twice"
@@ -208,7 +204,7 @@ def names_of(path: Path) -> dict[str, str]:
     """Name in this file -> the table, or `TABLE.KEY`, that it stands for."""
     package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
     found = {}
-    for node in ast.walk(tree_of(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             parts = package.split(".")
             base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
@@ -237,11 +233,11 @@ def key_of(node: ast.expr, names: dict[str, str]) -> str | None:
 @cache
 def uses(path: Path) -> list[tuple[str, ast.Call | None, int]]:
     """Each use of a row: its key, the call that makes a line of it, the line of the source."""
-    names, nodes = names_of(path), list(ast.walk(tree_of(path)))
-    made = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
+    names, found = names_of(path), nodes(path)
+    made = {id(node.func): node for node in found if isinstance(node, ast.Call)}
     return [
         (key, made.get(id(node)), node.lineno)
-        for node in nodes
+        for node in found
         if isinstance(node, ast.expr) and (key := key_of(node, names)) is not None
     ]
 
@@ -312,7 +308,7 @@ def stated_at(call: ast.Call) -> tuple[ast.expr | None, ast.expr | None, ast.exp
 
 @each(python_files(*HELD), module_of)
 def test_no_message_stands_outside_the_tables(path: Path) -> None:
-    for node in ast.walk(tree_of(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2]
             if name in SPOKEN:

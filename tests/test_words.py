@@ -13,6 +13,7 @@ import pytest
 
 from client_plugin.verbs.commands.queue import UNDER
 from nodemgr.cli import VERBS
+from tests.sources import nodes
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("nodemgr", "client_plugin", "sitecustomize", "csrc")
@@ -85,7 +86,7 @@ def parts(identifier: str) -> list[str]:
 def python_names(path: Path) -> frozenset[str]:
     """The identifiers that a file defines or uses."""
     found: set[str | None] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         match node:
             case (
                 ast.Name(id=name)
@@ -163,7 +164,7 @@ def test_no_retired_word_is_a_verb() -> None:
 
 def defined(path: Path) -> Iterator[str]:
     """The classes of a file, and its names of types."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ClassDef):
             yield node.name
         elif (
@@ -238,7 +239,7 @@ def _comments(path: Path) -> Iterator[tuple[int, str]]:
 
 def _docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """(line, text) of each string that is a statement: docstrings, also those of attributes."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield node.lineno, text
