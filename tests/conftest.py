@@ -32,12 +32,14 @@ CHOSEN = {
     "": "not slow and not long",
     "slow": "slow and not long",
     "frameworks": "frameworks and not slow and not long",
+    "slow or frameworks": "(slow or frameworks) and not long",
 }
 """By -m as it is given, for a run of folders."""
 MARKED = {
-    "slow and not long": "pytest.mark.slow",
-    "long": "pytest.mark.long",
-    "frameworks and not slow and not long": "pytest.mark.frameworks",
+    "slow and not long": ("pytest.mark.slow",),
+    "long": ("pytest.mark.long",),
+    "frameworks and not slow and not long": ("pytest.mark.frameworks",),
+    "(slow or frameworks) and not long": ("pytest.mark.slow", "pytest.mark.frameworks"),
 }
 """By -m: what stands in the files that have such tests."""
 WITHOUT_FRAMEWORKS = (
@@ -143,7 +145,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not collection_path.match("test_*.py") or (marked is None and not lacks_frameworks()):
         return None
     text = collection_path.read_text()
-    unwanted = marked is not None and marked not in text
+    unwanted = marked is not None and not any(mark in text for mark in marked)
     return True if unwanted or (lacks_frameworks() and WHOLE_FILE.search(text)) else None
 
 
