@@ -50,7 +50,7 @@ static char *named_interpreter(char *head)
         return NULL;
     }
     path[strcspn(path, end)] = '\0';
-    return *path == '/' && access(path, X_OK) == 0 ? path : NULL;
+    return *path == '/' ? path : NULL;
 }
 
 static char *interpreter_of(const char *script, const char *directory)
@@ -62,10 +62,10 @@ static char *interpreter_of(const char *script, const char *directory)
         fclose(file);
     head[length] = '\0';
     char *named = named_interpreter(head);
-    if (named != NULL || length == 0)
+    if (length == 0 || (named != NULL && access(named, X_OK) == 0))
         return named;
     snprintf(beside, sizeof beside, "%spython3", directory); /* an environment that was moved */
-    return access(beside, X_OK) == 0 ? beside : NULL;
+    return access(beside, X_OK) == 0 ? beside : named; /* execv says what is wrong with it */
 }
 
 static bool is_ignored(int number)
@@ -100,7 +100,9 @@ int main(int argc, char **argv)
         fputs("nodemgr: the command line and the variables together are too long for the kernel: "
               "pass less of them\n", stderr);
     else
-        fprintf(stderr, "nodemgr: %s cannot be executed (%s): install nodemgr again\n",
+        fprintf(stderr,
+                "nodemgr: %s cannot be executed (%s): install nodemgr again, with a Python that all "
+                "its users may execute\n",
                 interpreter, strerror(errno));
     return NOT_FOUND;
 }

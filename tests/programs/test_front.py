@@ -58,6 +58,16 @@ def test_a_first_line_that_names_none_is_one_line_on_stderr(tmp_path: Path, head
     assert "install nodemgr again" in done.stderr
 
 
+def test_a_python_that_this_user_may_not_execute_is_named(tmp_path: Path) -> None:
+    (tmp_path / "closed").touch(0o644)
+    done = run(front(tmp_path, f"#!{tmp_path}/closed\n".encode()), "status")
+    assert (done.returncode, done.stderr) == (
+        127,
+        f"nodemgr: {tmp_path}/closed cannot be executed (Permission denied): install nodemgr again,"
+        " with a Python that all its users may execute\n",
+    )
+
+
 def test_words_that_leave_no_room_for_its_own_are_named_as_such(tmp_path: Path) -> None:
     """The longest command line that the kernel takes, and the front adds some words."""
     program = front(tmp_path, f"#!{sys.executable}\n".encode())
