@@ -286,6 +286,7 @@ class World:
             can_limit=False,
             may_enter=lambda *_: True,
             uncharged_bytes=lambda *_: 0,
+            charge=lambda *_: None,
         )
         factory: Any = SimpleNamespace(job_of=lambda _: None)
         selector: Any = SimpleNamespace(swallow=lambda *_: None)

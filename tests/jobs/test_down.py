@@ -66,10 +66,14 @@ def orders_by_pass(world: World) -> list[int]:
     loop, given = world.manager.daemon.event_loop, list[int]()
     run_pass = loop._matcher.run_pass
 
+    def starting() -> int:
+        jobs = world.manager.daemon.state.jobs.values()
+        return sum(job.state is JobState.STARTING for job in jobs)
+
     def counted() -> None:
-        before = world.jobs.orders_given
+        before = starting()
         run_pass()
-        given.append(world.jobs.orders_given - before)
+        given.append(starting() - before)
 
     world.manager.do(lambda: setattr(loop._matcher, "run_pass", counted))
     return given

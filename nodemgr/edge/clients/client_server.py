@@ -659,6 +659,12 @@ class ClientServer:
             listener.turn_over = True
             self._rest(listener)
 
+    def charge(self, env: str, duration_ns: int) -> None:
+        """Time spent on the env beside its packets counts on each of its sockets."""
+        for listener in self._listeners.values():
+            if listener.env == env:
+                self.took(listener, duration_ns)
+
     def _rest(self, listener: EnvListener) -> None:
         """As long as the turn took where another env waits: none has more than half of the time."""
         rest_ns, listener.turn_ns = min(listener.turn_ns, MAX_REST_NS), 0

@@ -196,9 +196,7 @@ class Daemon:
         )
         self.informer = ClusterInformer(lambda: node.when_read(lambda: None))
         self.informer.subscribe(self.event_loop.news, REASONS)
-        self.jobs = Jobs(
-            loop, clock, state, journal, engine, node.when_read, self.peaks, ports.jobs
-        )
+        self.jobs = self._jobs(engine, around.clients, ports.jobs)
         self.submissions = SubmissionBatches(loop, clock, state, journal, engine)
         self.suspensions = self._suspensions(engine, ports.suspender, around.has_mps)
         verbs = ports.verbs(self)
@@ -212,6 +210,19 @@ class Daemon:
             verbs.on_ask,
             verbs.on_runner,
             verbs.on_closed,
+        )
+
+    def _jobs(self, engine: StepEngine, clients: ClientServer, ports: JobPorts) -> Jobs:
+        return Jobs(
+            self.loop,
+            self.clock,
+            self.state,
+            self.journal,
+            engine,
+            self.node.when_read,
+            self.peaks,
+            clients.charge,
+            ports,
         )
 
     def _suspensions(

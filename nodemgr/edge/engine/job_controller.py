@@ -30,6 +30,7 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.journald import INFO, WARNING, Journald
 from nodemgr.edge.ledger.peaks import Peaks
+from nodemgr.edge.rpc.turns import InTurn
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import doctor, executor
@@ -163,9 +164,13 @@ class Jobs:
         engine: StepEngine,
         read_gpus: Callable[[Callable[[], None]], None],
         peaks: Peaks,
+        took: Callable[[str, int], None],
         ports: JobPorts,
     ) -> None:
-        """`read_gpus` calls back when the core knows the current health of the GPUs."""
+        """`read_gpus` calls back when the core knows the current health of the GPUs.
+
+        `took` charges an env for a duration (ns) in the loop.
+        """
         self._loop = loop
         self._clock = clock
         self._state = state
@@ -173,8 +178,13 @@ class Jobs:
         self._engine = engine
         self._read_gpus = read_gpus
         self._peaks = peaks
+        self._took = took
         self._requeued_before_start: dict[str, list[tuple[str, int]]] = {}
         """Attempts that could not begin, by reason; each reason is one event."""
+        self._starts: InTurn[effects.StartJob] = InTurn()
+        """Of attempts without an order yet, by env."""
+        self._stopped_first: dict[tuple[str, int], str | None] = {}
+        """Those attempts; the reason of one that is to be stopped and so gets no order."""
         self.orders_given = 0
         self._unknown: list[str] = []
         """Jobs that have files or run here and that the store did not have at the start."""
@@ -202,19 +212,42 @@ class Jobs:
     # -- starts --
 
     def _start(self, effect: effects.StartJob) -> None:
-        """Gives the executor the order of a job that the store lists as started."""
+        """The store lists it as started. Its files take milliseconds: it has a turn of its own."""
+        self._starts.add(effect.env, effect)
+        self._stopped_first[effect.job_id, effect.attempt] = None
+        if len(self._starts) == 1:
+            self._loop.call_soon(self._start_next)
+
+    def _start_next(self) -> None:
+        """One start of each env in turn, whose turn at the clients' packets is shorter for it."""
+        began_ns, effect = self._clock.monotonic_ns(), self._starts.take()
+        if self._starts:
+            self._loop.call_soon(self._start_next)
+        stopped = self._stopped_first.pop((effect.job_id, effect.attempt))
+        try:
+            if stopped is None:
+                self._give_order(effect)
+            else:
+                self._never_run(effect, Status("ended", why=stopped))
+        except Exception as error:
+            stderr_log.fault(f"starting job {effect.job_id}", error)
+            why = executor.COULD_NOT_START(error=error)
+            self._loop.call_soon(
+                self._never_run, effect, Status("ended", why=why, cause=Cause.NOT_STARTED)
+            )
+        self._took(effect.env, self._clock.monotonic_ns() - began_ns)
+
+    def _give_order(self, effect: effects.StartJob) -> None:
         spec = self._state.specs[effect.spec_id]
         try:
             payload = self._journal.payload(effect.spec_id)
         except (StoreFailed, EncodingError) as error:
-            self._loop.call_soon(self._unreadable, effect, executor.COMMAND_UNREADABLE(error=error))
+            why = executor.COMMAND_UNREADABLE(error=error)
+            self._never_run(effect, Status("ended", why=why, cause=Cause.CANNOT_RUN))
             return
         if payload is None:
-            self._loop.call_soon(
-                self._unreadable,
-                effect,
-                executor.COMMAND_GONE(),
-            )
+            why = executor.COMMAND_GONE()
+            self._never_run(effect, Status("ended", why=why, cause=Cause.CANNOT_RUN))
             return
         order = RunOrder(
             job_id=effect.job_id,
@@ -241,29 +274,10 @@ class Jobs:
             ),
         )
         self.orders_given += 1
-        try:
-            self.factory.create(order)
-        except Exception as error:
-            stderr_log.fault(f"starting job {order.job_id}", error)
-            self._loop.call_soon(self._not_started, order, executor.COULD_NOT_START(error=error))
+        self.factory.create(order)
 
-    def _unreadable(self, effect: effects.StartJob, why: str) -> None:
-        self.ended(
-            effect.job_id,
-            effect.attempt,
-            Status("ended", why=why, cause=Cause.CANNOT_RUN),
-            "",
-            self._clock.wall_ns(),
-        )
-
-    def _not_started(self, order: RunOrder, why: str) -> None:
-        self.ended(
-            order.job_id,
-            order.attempt,
-            Status("ended", why=why, cause=Cause.NOT_STARTED),
-            "",
-            self._clock.wall_ns(),
-        )
+    def _never_run(self, effect: effects.StartJob, status: Status) -> None:
+        self.ended(effect.job_id, effect.attempt, status, "", self._clock.wall_ns())
 
     def resume(self) -> None:
         """After a restart: adopt running jobs, report ended ones, requeue unbegun ones.
@@ -359,6 +373,10 @@ class Jobs:
     # -- ends --
 
     def _stop(self, effect: effects.StopJob) -> None:
+        attempt = effect.job_id, effect.attempt
+        if attempt in self._stopped_first:
+            self._stopped_first[attempt] = effect.why
+            return
         self.factory.withdraw(effect.job_id, effect.attempt, effect.why)
 
     def _limit(self, effect: effects.LimitJob) -> None:

@@ -122,7 +122,7 @@ class StepEngine:
                 ports.refused()
                 return False
             self._stored = transition
-            starts = self._carry_out(transition.effects)
+            self._carry_out(transition.effects)
             for applied in ports.applied:
                 applied(transition.saved)
         finally:
@@ -137,8 +137,6 @@ class StepEngine:
             settled()
         if self._draft is None:
             self._draft = Draft(self._state)
-        for start in starts:  # last: their files take time, and clients wait for answers
-            self._do(start)
         self.step_time.observe(self._clock.monotonic_ns() - began_ns)
         return True
 
@@ -158,22 +156,13 @@ class StepEngine:
         self._ports.claim(transition.effects)
         return transition
 
-    def _carry_out(self, planned: Iterable[effects.Effect]) -> list[effects.Effect]:
-        """Answers and ledgers first, then the state, then the other effects.
-
-        Returns the starts of jobs, which follow the whole step.
-        """
-        starts: list[effects.Effect] = []
+    def _carry_out(self, planned: Iterable[effects.Effect]) -> None:
+        """Answers and ledgers first, then the state, then the other effects."""
         for effect in planned:
-            kind = type(effect)
-            if kind is effects.StartJob:
-                starts.append(effect)
-                continue
-            if kind not in effects.PROMPT:
+            if type(effect) not in effects.PROMPT:
                 self.apply_stored()
             self._do(effect)
         self.apply_stored()
-        return starts
 
     def apply_stored(self) -> None:
         """Apply the stored step to the state, once.

@@ -735,6 +735,19 @@ def test_who_takes_long_gets_turns_and_so_does_everybody_else(
     world.until(lambda: world.hub.verbs().count("RELEASE") == 40)
 
 
+def test_work_for_an_env_beside_its_packets_is_a_part_of_its_turn_alone(
+    world: World, directory: Path
+) -> None:
+    """As the starts of its jobs are; the packets of others do not wait for it."""
+    world.server.open("bob", directory / "bob")
+    sock = world.connected()
+    world.server.charge("alice", module.TURN_NS + 1)
+    turns = {each.env: each.turn_over for each in world.server._listeners.values()}
+    assert turns == {"alice": True, "bob": False}
+    sock.send(BEAT)
+    world.until(lambda: world.hub.messages)
+
+
 def test_when_descriptors_run_out_the_connected_live_and_the_new_wait(directory: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_fds() + module.RESERVE_DESCRIPTORS + 24, hard))
