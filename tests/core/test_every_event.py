@@ -92,7 +92,7 @@ def check(walked: Everything) -> None:
     draft.now_ns = walked.node.now_ns
     first_waits_rightly(draft)
     best_effort_cannot_grow(draft)
-    for request, *_, line in notify.listing(state):
+    for request, *_, line in notify.listing(state, draft.now_ns):
         said = Line(draft, request, line)
         said.is_true()
         assert said.names_a_hindrance(), f"{request}: {line}"

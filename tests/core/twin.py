@@ -60,10 +60,13 @@ class TwinNode(Node):
         twin = self._twin()
         made = step(self.state, event, self.now_ns)
         again = step(twin, event, self.now_ns)
-        assert again.saved == made.saved
+        assert _rows(again) == _rows(made)
         assert again.effects == made.effects
         assert again.published == made.published
-        assert again.then == made.then
+        if (then := made.then or again.then) is not None and again.then != made.then:
+            again.apply()  # a restart forgets which envs need no visit: a pass more finds nothing
+            more = step(twin, then, self.now_ns)
+            assert (more.saved, more.effects, more.published) == ([], [], [])
         return made
 
     def _twin(self) -> State:
@@ -77,6 +80,13 @@ class TwinNode(Node):
         for name in (*FORGOTTEN, "deadlines", *CLOCKS):
             setattr(twin, name, copy.copy(getattr(self.state, name)))
         return twin
+
+
+def _rows(made: Transition) -> dict[tuple[str, str], object]:
+    """The rows of a step are one transaction: their order means nothing."""
+    rows = {(save.kind, save.key): save.value for save in made.saved}
+    assert len(rows) == len(made.saved)
+    return rows
 
 
 def _plain(table: dict[Any, Any]) -> dict[Any, Any]:

@@ -279,8 +279,15 @@ class QueuePositions:
         )
 
 
+def _at(state: State, now_ns: int) -> Draft:
+    """The state as a pass would find it now."""
+    draft = Draft(state)
+    draft.now_ns = now_ns
+    return draft
+
+
 def listing(
-    state: State, env: str | None = None, after: tuple[str, int] | None = None
+    state: State, now_ns: int, env: str | None = None, after: tuple[str, int] | None = None
 ) -> Iterator[tuple[Request, int, WaitCause, str]]:
     """Yields every waiting request (of this env) in the order of service.
 
@@ -288,7 +295,7 @@ def listing(
     the listing starts behind that place, even if its request is gone. The state may not change
     meanwhile.
     """
-    draft = Draft(state)
+    draft = _at(state, now_ns)
     words = WaitReasons(draft, passes.survey(draft))
     for request_id, position, ahead in state.queue.listed(
         after, None if env is None else (env, "")
@@ -302,12 +309,14 @@ def listing(
                 yield request, position, words.judge(request).cause, line
 
 
-def counts(state: State, most: int) -> tuple[Counter[tuple[str, WaitCause]], Counter[str]]:
+def counts(
+    state: State, now_ns: int, most: int
+) -> tuple[Counter[tuple[str, WaitCause]], Counter[str]]:
     """How many wait, by queue and cause: of the first `most` in the order of service.
 
     Also how many those are, by queue.
     """
-    draft = Draft(state)
+    draft = _at(state, now_ns)
     words = WaitReasons(draft, passes.survey(draft))
     found: Counter[tuple[str, WaitCause]] = Counter()
     judged: Counter[str] = Counter()
@@ -321,8 +330,8 @@ def counts(state: State, most: int) -> tuple[Counter[tuple[str, WaitCause]], Cou
 class Standings:
     """Positions of single requests, valid while the state does not change."""
 
-    def __init__(self, state: State) -> None:
-        draft = Draft(state)
+    def __init__(self, state: State, now_ns: int) -> None:
+        draft = _at(state, now_ns)
         self._positions = QueuePositions(draft)
         self._words = WaitReasons(draft, passes.survey(draft))
 

@@ -124,8 +124,8 @@ def choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy = SPREAD) -
     if _choose(ask, freed, policy) is not None:
         return Shortage.LEDGER
     if any(gpu.free_percent < needed_percent(gpu, ask) for gpu in used):
-        idle = [gpu._replace(free_percent=WHOLE_PERCENT) if gpu.used else gpu for gpu in freed]
-        if _choose(ask, idle, policy) is not None:
+        freed = [gpu._replace(free_percent=WHOLE_PERCENT) if gpu.used else gpu for gpu in freed]
+        if _choose(ask, freed, policy) is not None:
             return Shortage.COMPUTE
     if _choose(ask._replace(quota_remaining_bytes=None), freed, policy) is not None:
         return Shortage.QUOTA_MEMORY

@@ -296,7 +296,7 @@ def _behind(
     """All behind it, each with its place."""
     if after.stage == "queued":
         behind = (after.queue, after.queued_ns) if after.queue else None
-        for request, position, cause, line in notify.listing(state, env, behind):
+        for request, position, cause, line in notify.listing(state, now_ns, env, behind):
             yield (
                 Cursor("queued", line_of(request), request.queued_ns),
                 waiting(state, request, position, cause, line, now_ns),
@@ -311,7 +311,9 @@ def _behind(
 
 def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[JobRow]:
     """The beginning of all that waits."""
-    rows = [waiting(state, *row, now_ns) for row in islice(notify.listing(state, env), limit)]
+    rows = [
+        waiting(state, *row, now_ns) for row in islice(notify.listing(state, now_ns, env), limit)
+    ]
     outside = islice(state.held_or_dependent.behind(env), limit - len(rows))
     return rows + [unplaced(state, state.jobs[job_id]) for job_id in outside]
 

@@ -136,7 +136,7 @@ class JobViews:
     def request(self, request: Request) -> dict[str, Any]:
         """An interactive one."""
         state, now_ns = self._daemon.state, self._daemon.clock.monotonic_ns()
-        row = job_rows.waiting(state, request, *notify.Standings(state).of(request), now_ns)
+        row = job_rows.waiting(state, request, *notify.Standings(state, now_ns).of(request), now_ns)
         return {
             "schema_version": SCHEMA_VERSION,
             "jobs": [{**row, **self._expected((request.request_id,))[0]}],
@@ -202,7 +202,7 @@ class JobViews:
     ) -> list[dict[str, Any]]:
         """Their rows as they are now; one that has ended meanwhile stands as it was."""
         state, rows = self._daemon.state, []
-        standings = notify.Standings(state)
+        standings = notify.Standings(state, self._daemon.clock.monotonic_ns())
         index_of, is_least = self._index_of(), self._daemon.clock.is_least
         present = [state.jobs.get(job.job_id, job) for job in living]
         for job, expected in zip(

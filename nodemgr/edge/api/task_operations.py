@@ -129,9 +129,9 @@ class TaskOperations:
 
     def _facts(self, task_id: str) -> dict[str, Any]:
         """The task's suspension, and why its resume waits."""
-        state = self._daemon.state
+        state, now_ns = self._daemon.state, self._daemon.clock.monotonic_ns()
         request = state.requests.get(leasing.resume_id(task_id))
-        reason = None if request is None else Standings(state).of(request)[2]
+        reason = None if request is None else Standings(state, now_ns).of(request)[2]
         return {"task": task_id, "suspension": self._suspension(task_id).value, "reason": reason}
 
     def _suspension(self, task_id: str) -> Suspension:

@@ -148,7 +148,7 @@ def _node(daemon: Daemon) -> dict[str, SampleRows]:
 def _queues(daemon: Daemon) -> dict[str, SampleRows]:
     """Each queue with each reason, also at zero: a series that comes and goes has no rate."""
     state, now_ns = daemon.state, daemon.clock.monotonic_ns()
-    found, judged = notify.counts(state, JUDGED)
+    found, judged = notify.counts(state, now_ns, JUDGED)
     names = list(queue_settings.rows(state))
     lengths: Counter[tuple[str, str]] = Counter()
     first_s: dict[str, float] = {}

@@ -117,7 +117,7 @@ def test_a_lease_without_a_slot_ends_at_once_with_its_cause() -> None:
 
 
 def causes(node: Node, most: int = 100) -> Counter[tuple[str, WaitCause]]:
-    found, judged = notify.counts(node.state, most)
+    found, judged = notify.counts(node.state, node.now_ns, most)
     assert judged.total() == found.total()
     return found
 
@@ -150,6 +150,6 @@ def test_only_the_first_requests_are_judged() -> None:
     node.quota("dave", 1)
     for pid in range(20, 30):
         node.asks("dave", pid, gpus=1)
-    found, judged = notify.counts(node.state, 4)
+    found, judged = notify.counts(node.state, node.now_ns, 4)
     assert judged == {"normal": 4}
     assert found.total() == 4

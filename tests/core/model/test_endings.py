@@ -304,7 +304,7 @@ def test_the_pause_is_seen_in_every_list() -> None:
         f" interruption 2 in a row (nodemgr queue unhold {job_id} ends the pause)"
     )
     assert (told["attempts"][-1]["cause"], told["interruptions"]) == ("supervisor_lost", 2)
-    assert list(notify.listing(node.state)) == []
+    assert list(notify.listing(node.state, node.now_ns)) == []
 
 
 def test_who_waits_for_it_waits_on() -> None:

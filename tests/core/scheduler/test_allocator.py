@@ -178,6 +178,11 @@ TABLE = {
         [gpu(0), gpu(1)],
         Shortage.QUOTA_MEMORY,
     ),
+    "the quota's memory and the compute of its own GPUs are short": (
+        ask(2, 2, memory=20)._replace(percent=50),
+        [gpu(0, used=True)._replace(free_percent=0), gpu(1), gpu(2)],
+        Shortage.QUOTA_MEMORY,
+    ),
     "both the quota's memory and the node are short": (
         ask(2, 2, memory=0),
         [gpu(0), gpu(1, remaining=0)],

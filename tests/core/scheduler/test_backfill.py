@@ -346,7 +346,7 @@ def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(
     quickly(busy, events.Match(WALL))
     assert len(asked) == 1, "carol needs no look: the only GPU is kept"
     asked.clear()
-    *_, (last, position, _, line) = notify.listing(busy.state)
+    *_, (last, position, _, line) = notify.listing(busy.state, busy.now_ns)
     assert (last.env, position, len(asked)) == (
         "carol",
         10_001,
@@ -356,7 +356,7 @@ def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(
         line
         == "place 10001 in queue normal: needs 1 GPU, 0 free; alice/j1 holds GPU 0 since 22:13 UTC"
     )
-    assert notify.Standings(busy.state).of(last)[::2] == (position, line)
+    assert notify.Standings(busy.state, busy.now_ns).of(last)[::2] == (position, line)
     asked.clear()
     quickly(busy, events.JobEnded(holder, 1, 0, None, "", False, "", None, WALL))
     assert len(busy.queued_jobs()) == 10_000

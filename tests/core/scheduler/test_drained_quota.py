@@ -151,7 +151,7 @@ def test_the_line_of_a_job_names_the_idle_gpu_that_failed_under_it() -> None:
     node.job_ends(job, exit_code=1)
     node.passes(60_000)
     assert node.state.jobs[job].state is JobState.QUEUED
-    ((*_, line),) = notify.listing(node.state)
+    ((*_, line),) = notify.listing(node.state, node.now_ns)
     held, avoided = line.split("; ")[1:]
     assert held.startswith("b/t2 holds GPU 1 since ")
     assert avoided == "GPU 0 failed under an earlier attempt of this job"

@@ -30,7 +30,7 @@ def started(node: Node) -> list[str]:
 def why(node: Node, job_id: str) -> str:
     """Why it waits, without its place."""
     request_id = node.job(job_id).request_id
-    *_, line = notify.Standings(node.state).of(node.state.requests[request_id or ""])
+    *_, line = notify.Standings(node.state, node.now_ns).of(node.state.requests[request_id or ""])
     return line.partition(": ")[2]
 
 
@@ -51,7 +51,7 @@ def test_each_is_told_what_it_waits_for_and_in_which_place() -> None:
     )
     here, there = submitted(node, gpus=2), submitted(node, gpus=1, place=DEV)
     bare = submitted(node, gpus=0)
-    lines = [line for *_, line in notify.listing(node.state)]
+    lines = [line for *_, line in notify.listing(node.state, node.now_ns)]
     assert lines == [
         (
             "place 1 in queue normal: needs 2 GPUs; no job can be started: /run/nodemgr/launcher:"
@@ -209,7 +209,7 @@ def test_ten_thousand_jobs_of_a_place_that_is_down_are_passed_at_one_look_and_wa
     quickly(busy, events.Match(WALL))
     assert (looked_at, asked) == ([None, None], []), "at one of each kind"
     monkeypatch.undo()
-    *_, (last, position, _, line) = notify.listing(busy.state)
+    *_, (last, position, _, line) = notify.listing(busy.state, busy.now_ns)
     assert (last.gpus, position) == (0, 10_000)
     assert (
         line

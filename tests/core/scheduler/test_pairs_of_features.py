@@ -5,9 +5,10 @@ Each test is a story that no test of one feature tells.
 
 from __future__ import annotations
 
+from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Suspension, TaskClass
 from nodemgr.core.requests import notify
-from tests.core.world import Node
+from tests.core.world import Node, gpu
 
 LATENCY, BEST = TaskClass.LATENCY_SENSITIVE, TaskClass.BEST_EFFORT
 
@@ -142,7 +143,7 @@ def test_a_resume_names_the_task_that_has_its_room_or_its_compute() -> None:
     node.is_suspended("t1")
     node.asks("b", 2, 1, percent=60)
     node.resumes("t1")
-    ((*_, line),) = notify.listing(node.state)
+    ((*_, line),) = notify.listing(node.state, node.now_ns)
     assert line.endswith(
         "t1 is suspended and needs 60 % of the compute of GPU 0 again;"
         " b/t2 holds GPU 0 since 22:13 UTC"
@@ -160,4 +161,36 @@ def test_the_line_of_a_resume_without_askers_is_made_anew() -> None:
     node.dies(3)
     node.dies(2)
     node.asks("b", 4, 1)
-    assert all("b/t2" not in line for *_, line in notify.listing(node.state))
+    assert all("b/t2" not in line for *_, line in notify.listing(node.state, node.now_ns))
+
+
+def test_the_line_of_a_job_that_may_not_pass_a_held_gpu_names_its_holder() -> None:
+    """a's job needs two GPUs, and holds one until its task ends; b's job would take longer.
+
+    A listing is at the present time, as a pass is: else every time limit ends in time.
+    """
+    node = Node(0)
+    node.gpus_are([gpu(0), gpu(1), gpu(2, 40)])
+    for env in "ab":
+        node.quota(env, 2)
+    node.submits("a", gpus=1, time_limit_ms=30_000)
+    first = node.submits("a", gpus=2)
+    node.submits("b", gpus=1, time_limit_ms=90_000)
+    node.submits("b", gpus=1, time_limit_ms=90_000)
+    *_, line = list(notify.listing(node.state, node.now_ns))[-1]
+    assert f"kept for a/{first}" in line
+
+
+def test_a_request_short_of_memory_quota_and_compute_of_its_env_keeps_no_gpu_from_others() -> None:
+    node = Node(3)
+    node.quota("a", 2, 120)
+    node.quota("b", 1)
+    node.asks("a", 1, 1, percent=100)
+    node.quota("a", 2, 60)
+    node.asks("a", 2, 2, percent=100)
+    ((request, _, cause, line),) = notify.listing(node.state, node.now_ns)
+    assert (request.env, cause) == ("a", WaitCause.QUOTA_MEMORY)
+    assert "needs 30.0 GiB" in line
+    assert "0.0 GiB" in line
+    node.asks("b", 3, 1)
+    assert node.gpus_of(3) in ([1], [2])

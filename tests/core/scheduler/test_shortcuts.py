@@ -53,9 +53,9 @@ class Twins:
         with plainly():
             what(self.plain)
             assert not self.plain.state.queue.inadmissible()
-            plain = list(notify.listing(self.plain.state))
+            plain = list(notify.listing(self.plain.state, self.plain.now_ns))
         assert self.quick.effects == self.plain.effects
-        assert list(notify.listing(self.quick.state)) == plain
+        assert list(notify.listing(self.quick.state, self.quick.now_ns)) == plain
         assert self.quick.state.reasons == self.plain.state.reasons
         self.steps_with_inadmissible += bool(self.quick.state.queue.inadmissible())
 
@@ -187,9 +187,12 @@ def test_who_waits_for_his_own_tasks_is_woken_by_a_place_that_comes_up() -> None
     assert node.submits("alice", gpus=1, place=INSIDE) is not None
     assert node.submits("alice", gpus=1) is not None
     assert node.state.queue.inadmissible() == {"alice"}
-    assert "waits for its own tasks" in [line for *_, line in notify.listing(node.state)][1]
+    assert (
+        "waits for its own tasks"
+        in [line for *_, line in notify.listing(node.state, node.now_ns)][1]
+    )
     node.place(INSIDE)
-    assert [line for *_, line in notify.listing(node.state)][1].endswith(
+    assert [line for *_, line in notify.listing(node.state, node.now_ns)][1].endswith(
         "j2 of its own environment comes first"
     )
     assert node.state.queue.inadmissible() == {"alice"}

@@ -128,7 +128,7 @@ def test_who_waits_for_his_own_tasks_is_told_their_next_known_end() -> None:
     submit(busy, "alice", 1, 60, name="others")
     submit(busy, "bob", 1, 7_200, name="eval")
     submit(busy, "bob", 1)
-    ((*_, line),) = listing(busy.state)
+    ((*_, line),) = listing(busy.state, busy.now_ns)
     assert (
         line
         == "place 1 in queue normal: needs 1 GPU of the 1 in bob's quota, 0 left: waits for its own"

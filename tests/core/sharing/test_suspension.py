@@ -385,7 +385,7 @@ def test_a_lost_gpu_keeps_a_resume_waiting(node: Node) -> None:
     node.resumes("t1")
     assert state(node, "t1") is SUSPENDED
     (row,) = node.state.requests.values()
-    reason = Standings(node.state).of(row)[2]
+    reason = Standings(node.state, node.now_ns).of(row)[2]
     assert "t1 is suspended and waits for GPU 0, which the node has lost" in reason
     node.gpus_are([gpu(0)])
     assert state(node, "t1") is RESUMING
