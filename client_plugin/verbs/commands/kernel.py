@@ -55,7 +55,7 @@ MAX_DISPLAY_NAME = 100
 UNDER = {
     "install": "Write a kernelspec: its kernels run in environment ENV.",
     "list": "Show the kernelspecs that `nodemgr kernel install` has written.",
-    "remove": "Remove such a kernelspec.",
+    "rm": "Remove such a kernelspec.",
 }
 
 
@@ -339,8 +339,8 @@ INSTALL = Verb(
 )  # fmt: skip
 LIST = Verb("kernel list", UNDER["list"], _list, (JSON,))
 REMOVE = Verb(
-    "kernel remove",
-    UNDER["remove"],
+    "kernel rm",
+    UNDER["rm"],
     _remove,
     (VerbOption("name", kind=NAME, required=True),),
     text="The user's own one goes before that of all users.",
@@ -348,7 +348,7 @@ REMOVE = Verb(
 
 
 def _under(name: str) -> Verb:
-    return {"install": INSTALL, "list": LIST, "remove": REMOVE}[name]
+    return {"install": INSTALL, "list": LIST, "rm": REMOVE}[name]
 
 
 VERB = Verb(

@@ -145,10 +145,10 @@ def test_a_kernel_of_another_program_is_left_alone(
     assert result.returncode == 1
     assert "has not written: choose another --name" in one_line(result)
     assert spec(other) == {"argv": ["python"]}
-    assert "no kernel 'python3' was written" in one_line(verb("remove", "python3"))
+    assert "no kernel 'python3' was written" in one_line(verb("rm", "python3"))
 
 
-def test_list_and_remove(verb: Run, alice: EnvStandIn, data: Path, short_dir: Path) -> None:
+def test_list_and_rm(verb: Run, alice: EnvStandIn, data: Path, short_dir: Path) -> None:
     assert verb("list").stdout.startswith("No kernel yet")
     verb("install", "alice")
     verb("install", "alice", "--user", "--name", "mine")
@@ -161,8 +161,8 @@ def test_list_and_remove(verb: Run, alice: EnvStandIn, data: Path, short_dir: Pa
     assert [line.split()[0] for line in verb("list").stdout.splitlines()] == [
         "KERNEL", "mine", "nodemgr-alice"
     ]  # fmt: skip
-    assert verb("remove", "nodemgr-alice").returncode == 0
-    assert verb("remove", "mine").returncode == 0
+    assert verb("rm", "nodemgr-alice").returncode == 0
+    assert verb("rm", "mine").returncode == 0
     assert json.loads(verb("list", "--json").stdout)["kernels"] == []
     assert not (short_dir / "all" / "kernels" / "nodemgr-alice").exists()
 
@@ -184,9 +184,9 @@ def test_list_and_remove(verb: Run, alice: EnvStandIn, data: Path, short_dir: Pa
         (["install", "alice", "--user", "--python", "/no/python"], 127, "/no/python: not found"),
         (["install", "alice", "--user", "--python", "/etc/passwd"], 126, "not executable"),
         (["install", "alice", "--user", "--python", "/bin/true"], 2, "/bin/true is no Python 3"),
-        (["remove", "none"], 1, "no kernel 'none' was written by nodemgr"),
-        (["remove", "../x"], 2, "'../x' is no name of a kernel"),
-        ([], 2, "Missing command: install, list, remove"),
+        (["rm", "none"], 1, "no kernel 'none' was written by nodemgr"),
+        (["rm", "../x"], 2, "'../x' is no name of a kernel"),
+        ([], 2, "Missing command: install, list, rm"),
         (["instal", "alice"], 2, "No such command 'instal'"),
     ],
 )
