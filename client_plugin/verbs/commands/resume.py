@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from client_plugin.messages import verbs as messages
+from client_plugin.messages.form import stated
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.commands.queue_actions import AS_USER
-from client_plugin.verbs.commands.suspend import TIMEOUT_S
+from client_plugin.verbs.commands.suspend import MEANWHILE, TIMEOUT_S, explained
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 
 
 def run(said: Said) -> int:
-    answer = choice.node_or_env(said.whom()).ask("task_resume", TIMEOUT_S, task=said.task)
+    way = choice.node_or_env(said.whom())
+    line = stated(f"the GPU memory of {said.task} is being moved back to the GPU", MEANWHILE)
+    with explained(line):
+        answer = way.ask("task_resume", TIMEOUT_S, task=said.task)
     if answer["reason"] is None:
         say(messages.CHANGED(subject=answer["task"], done="is resumed"))
     else:
