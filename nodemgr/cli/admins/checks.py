@@ -201,7 +201,8 @@ def versions(subject: Subject) -> CheckResult:
     if abi != ABI:
         return CheckResult(False, messages.LIBRARY_OF_OTHER_VERSION(theirs=abi, ours=ABI))
     if subject.manager is None:
-        return CheckResult(True, messages.NO_MANAGER_TO_COMPARE(client=abi))
+        line = messages.NO_MANAGER_TO_COMPARE(client=abi)
+        return CheckResult(True, _nobody_answers(subject, line))
     theirs = subject.manager
     ours = paths.installed_version()
     if theirs["version"] != ours or theirs.get("abi", abi) != abi:
@@ -410,9 +411,16 @@ def descriptors(subject: Subject) -> CheckResult:
     return CheckResult(hard >= MIN_DESCRIPTORS, detail)
 
 
+def _nobody_answers(subject: Subject, line: MessageLine) -> MessageLine:
+    """`line`, unless a manager may be there that answers others."""
+    if may_control(subject.run_dir) is False:
+        return messages.MAY_NOT_ASK(directory=subject.run_dir)
+    return line
+
+
 def env_directories(subject: Subject) -> CheckResult:
     if subject.manager is None:
-        return CheckResult(None, messages.NO_MANAGER_TO_ASK())
+        return CheckResult(None, _nobody_answers(subject, messages.NO_MANAGER_TO_ASK()))
     names = [env["name"] for env in ControlConnection(subject.run_dir).call("status")["envs"]]
     wrong = [fault for name in names if (fault := _env_fault(paths.env_dir(subject.run_dir, name)))]
     if wrong:

@@ -320,6 +320,17 @@ def test_environments(
     broken(checks.env_directories(subject), "envs/alice/client.conf")
 
 
+@needs_library
+def test_a_manager_that_this_user_may_not_ask_is_not_said_to_be_absent(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "may_control", lambda _: False)
+    lines = [check(subject).detail for check in (checks.env_directories, checks.versions)]
+    assert {line.partition(" the manager at ")[0] for line in lines} == {
+        "only root, the manager's user and the group nodemgr may ask"
+    }
+
+
 def test_what_the_manager_finds_itself(subject: Subject, node: RunningManager) -> None:
     found = [
         {"name": "store", "ok": False, "detail": "disk full", "cure": "make room"},
