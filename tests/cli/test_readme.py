@@ -30,7 +30,7 @@ def test_the_users_page_has_the_command_line_s_table_of_verbs() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "apt-get install gcc libc6-dev python3-dev python3-venv",
+        "apt-get install git gcc libc6-dev python3-dev python3-venv",
         "python3 -m venv .venv && . .venv/bin/activate && pip install . && nodemgr demo",
         "pip install -e '.[test]' && pytest",
     ],
