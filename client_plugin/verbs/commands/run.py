@@ -31,7 +31,7 @@ from client_plugin.verbs.launch.surroundings import (
     refuse_half_elastic,
     settings_of,
 )
-from client_plugin.ways import ctrl_c, locations
+from client_plugin.ways import choice, ctrl_c, locations
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Exit, Fault, say
 
@@ -50,8 +50,9 @@ ABSENT = {
 
 
 def run(said: Said) -> int:
-    directory = locations.env_dir(os.path.abspath(said.whom().found_run_dir()), said.env or "")
+    directory = _env_dir(said)
     settings = settings_of(directory, said.env or "")
+    env = said.env or settings.get("env", "")
     wish = fields.wished(vars(said))
     refuse_half_elastic(wish)
     if (at_start := said.acquire == "start") and said.elastic:
@@ -68,7 +69,7 @@ def run(said: Said) -> int:
         mask.drop(base, new_task=False)
         wish["gpus"] = gpus
     program, command = programs.program_of(said.command[0]), said.command
-    _warn(command, said.env or "")
+    _warn(command, env)
     _refuse_early(directory, settings, wish, no_wait=said.no_wait)
     variables = environment(base, directory, settings, wish, program)
     if at_start:
@@ -82,6 +83,13 @@ def run(said: Said) -> int:
         program = command[0]
         ctrl_c.wait()  # until the leader can end without a traceback
     _become(program, command, variables)
+
+
+def _env_dir(said: Said) -> str:
+    """Of the named environment, which needs no manager; else as `submit` finds it."""
+    if said.env is not None:
+        return locations.env_dir(os.path.abspath(said.whom().found_run_dir()), said.env)
+    return choice.users_way(said.whom()).directory
 
 
 def _warn(command: List[str], env: str) -> None:
@@ -149,7 +157,7 @@ def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoRe
 VERB = Verb(
     "run", VERBS["run"], run,
     (
-        VerbOption("--env", kind=kinds.ENV, required=True, help="The environment to enter."),
+        VerbOption("--env", kind=kinds.ENV, help="The environment to enter."),
         *kinds.options_of("run"),
         VerbOption("--acquire", kind=kinds.ACQUIRE,
                    help="start: ask for the GPUs before COMMAND starts, which holds them to its "
