@@ -1033,11 +1033,12 @@ def test_who_may_enter_several_environments_need_not_say_whose_a_job_is(
         "bob",
     ]
     refused(user("logs", "j99"), 1, "alice, bob have no job 'j99'")
-    refused(
-        user("submit", "--", "true"),
-        2,
-        "you may enter several environments (alice, bob): name one with --env",
-    )
+    for verb in ("submit", "run"):
+        refused(
+            user(verb, "--", "true"),
+            2,
+            "you may enter several environments (alice, bob): name one with --env",
+        )
 
 
 def test_what_a_job_makes_is_as_open_as_what_its_user_makes(world: World, nodemgr: Run) -> None:
@@ -1064,6 +1065,14 @@ def test_an_option_that_is_not_known_is_not_taken_for_the_command(nodemgr: Run) 
             2,
             f"'{wrong}' {too_many if wrong == '1025' else no_range}",
         )
+    refused(
+        nodemgr("submit", "--env", "alice", "--array", "0-3%2", "--", "true"),
+        2,
+        "'0-3%2': no limit of elements that run at a time is known, the environment's GPUs limit"
+        " them; leave out %, or submit the rest as a second array with --after",
+    )
+    refused(nodemgr("keep", "t1", "-5min"), 2, "No such option '-5min': write --for 5min")
+    refused(nodemgr("keep", "t1", "2h"), 2, "extra argument (2h): write --for 2h")
     refused(nodemgr("history", "-n", 0), 2, "'0' is no whole number of at least 1")
     refused(nodemgr("submit", "--env", "alice", "--time", "0s", "--", "true"), 2, "'--time'")
 

@@ -171,6 +171,14 @@ def _array(text: str) -> List[int]:
     from client_plugin.messages import arguments as messages
 
     found: Set[int] = set()
+    if "%" in text:
+        raise WrongValue(
+            stated(
+                f"{text!r}: no limit of elements that run at a time is known, the environment's"
+                " GPUs limit them",
+                "leave out %, or submit the rest as a second array with --after",
+            )
+        )
     for part in text.split(","):
         match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip(), re.ASCII)
         if match is None:

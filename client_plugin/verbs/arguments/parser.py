@@ -8,6 +8,7 @@ as a whole answer of the manager.)
 from __future__ import annotations
 
 import os
+import re
 
 from client_plugin.ways import locations
 from client_plugin.ways.choice import Whom
@@ -228,7 +229,9 @@ def _option(
     if option is None:
         from client_plugin.messages import arguments as messages
 
-        meant = did_you_mean(name, named)
+        if word[1:2].isdigit():
+            name = word
+        meant = did_you_mean(name, named) or _named(verb, said, word)
         mistake(verb, messages.NO_SUCH_OPTION(name=name, meant=meant))
     if option.is_flag:
         if equals:
@@ -270,7 +273,16 @@ def _arguments(
 
         if len(left) > 1:
             mistake(verb, messages.EXTRA_ARGUMENTS(words=" ".join(left)))
-        mistake(verb, messages.EXTRA_ARGUMENT(word=left[0]))
+        mistake(verb, messages.EXTRA_ARGUMENT(word=left[0], meant=_named(verb, said, left[0])))
+
+
+def _named(verb: Verb, said: Said, word: str) -> str:
+    """A remedy where a value stands without the name of its option, which is missing."""
+    for option in verb.options:
+        missing = option.required and not option.is_argument and getattr(said, option.key) is None
+        if missing and re.fullmatch("-?[0-9].*", word):
+            return f": write {option.names[0]} {word.lstrip('-')}"
+    return ""
 
 
 def convert(verb: Verb, option: VerbOption, value: str) -> Any:

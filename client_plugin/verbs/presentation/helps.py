@@ -51,7 +51,7 @@ EXAMPLES = {
         "nodemgr kernel install alice --user --gpus 1 --python /usr/bin/python3",
     ),
     "kernel list": ("nodemgr kernel list", "nodemgr kernel list --json"),
-    "kernel remove": ("nodemgr kernel remove nodemgr-alice",),
+    "kernel rm": ("nodemgr kernel rm nodemgr-alice",),
     "doctor": ("nodemgr doctor", "nodemgr doctor --json"),
 }
 """Examples by verb, in the form in which they are typed."""
@@ -65,7 +65,7 @@ DEFAULTS = {
     "--run-dir": "that of the manager that is found here",
     "--env": "the environment around you, else all that you may see",
     "--acquire": "as the quota says: at the first use of CUDA, or at a framework's import",
-    **{f"{verb} --env": OF_USERS for verb in ("submit", "predict")},
+    **{f"{verb} --env": OF_USERS for verb in ("run", "submit", "predict")},
     **{
         f"{verb} --env": OF_NODE
         for verb in ("status", "top", "release", "suspend", "resume", "keep")
