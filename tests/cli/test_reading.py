@@ -65,6 +65,16 @@ def test_status_for_people(nodemgr: Run, manager: RunningManager) -> None:
     ]
 
 
+def test_held_entries_beyond_the_first_ten_are_counted(
+    nodemgr: Run, manager: RunningManager
+) -> None:
+    """The length of the queue counts those that wait, and none that is held."""
+    (row,) = status()["queue"]
+    rows = [{**row, "id": f"j{number}", "position": None} for number in range(13)]
+    manager.answers["status"] = status(queue=rows, queue_length=1)
+    assert nodemgr("status").stdout.splitlines()[-1] == "and 3 more: nodemgr queue"
+
+
 def test_what_the_audit_found_stands_below(nodemgr: Run, manager: RunningManager) -> None:
     found = {
         "pid": 77, "env": None, "gpu_index": 0, "memory_bytes": 2**31, "allowed_bytes": 0,

@@ -233,7 +233,8 @@ def show(status: TableRow, inside: bool = False) -> None:
         rows = cells.folded(status["queue"])[:MOST_WAITING]
         tables.show(queue_columns(), rows)
         shown = sum(row.get("jobs", 1) for row in rows)
-        if (more := status.get("queue_length", len(status["queue"])) - shown) > 0:
+        whole = max(status.get("queue_length", 0), len(status["queue"]))  # it counts none held
+        if (more := whole - shown) > 0:
             from client_plugin.messages import status as messages
 
             print(messages.MORE_WAIT(more=more))
