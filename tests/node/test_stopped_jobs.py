@@ -41,6 +41,31 @@ def test_a_stopped_job_is_stalled_keeps_its_gpu_and_goes_on(make_manager: Make) 
     events.expect("job.withdrawn", job=job)
 
 
+@pytest.mark.parametrize("order", ["release", "queue withdraw"])
+def test_a_filter_takes_the_jobs_that_are_shown_as_stalled(make_manager: Make, order: str) -> None:
+    node = make_manager(simulate="2x8GiB", environment=BRISK)
+    node.quota("alice", 2)
+    events = node.events()
+    stopped, running = (
+        submit(node, "alice", "--gpus", "1", script=f"exec {HOLD} -b {GIB} -s 60")
+        for _ in range(2)
+    )
+    pids = {}
+    for _ in (stopped, running):
+        joined = events.expect("task.joined")
+        pids[joined["task"]] = joined["pid"]
+    (task,) = [row for row in node.status()["tasks"] if row["job"] == stopped]
+    os.kill(pids[task["id"]], signal.SIGSTOP)
+    events.expect("task.stalled", task=task["id"])
+    nodemgr(node, *order.split(), "--state", "stalled")
+    with contextlib.suppress(ProcessLookupError):  # the supervisor's SIGCONT came first
+        os.kill(pids[task["id"]], signal.SIGCONT)
+    events.expect("job.withdrawn", job=stopped)
+    assert [row["job"] for row in node.status()["tasks"]] == [running]
+    nodemgr(node, "queue", "withdraw", running)
+    events.expect("job.withdrawn", job=running)
+
+
 @pytest.mark.slow
 def test_a_stopped_job_is_ended_after_the_grace_where_the_policy_says_so(
     make_manager: Make, tmp_path: Path

@@ -139,7 +139,7 @@ class Matching:
         row = state.living.behind(asked.env, (number[0], number[1]))
         for job_id in islice(row, Units.MATCH.within()):
             number = [*job_ids.listed(job_id)]
-            if self._is(state.jobs[job_id], asked):
+            if self._is(state, state.jobs[job_id], asked):
                 found.append(job_id)
             if len(found) == kinds.MAX_JOBS_NAMED:
                 break
@@ -155,12 +155,14 @@ class Matching:
         rows = self._daemon.journal.ended_so(
             asked.env, JobState(asked.state or ""), number, most, MAX_HISTORY_MATCHED
         )
-        found = [job.job_id for _, job in rows if self._is(job, asked)]
+        found = [job.job_id for _, job in rows if self._is(self._daemon.state, job, asked)]
         return MatchedPage(found, f"{ENDED}:{rows[-1][0]}.0" if len(rows) == most else None)
 
     @staticmethod
-    def _is(job: Job, asked: Wanted) -> bool:
-        return asked.takes(job.env, job.name, job.state.value, (job.user,))
+    def _is(state: State, job: Job, asked: Wanted) -> bool:
+        is_stalled = job.state is JobState.RUNNING and job.task_id in state.silent_jobs
+        shown = TaskState.STALLED if is_stalled else job.state
+        return asked.takes(job.env, job.name, shown.value, (job.user,))
 
     def _leases(self, state: State, asked: Wanted) -> list[str]:
         return [
@@ -175,7 +177,8 @@ class Matching:
         users = {state.processes[key].user for key in task.processes} | (
             {job.user} if job is not None else set()
         )
-        return (task.command if job is None else job.name), task.state.value, users
+        shown = TaskState.STALLED if task.task_id in state.silent_jobs else task.state
+        return (task.command if job is None else job.name), shown.value, users
 
     @staticmethod
     def _requests(state: State, asked: Wanted) -> list[str]:
