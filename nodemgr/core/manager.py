@@ -137,7 +137,14 @@ class Transition:
 
 def _match(draft: Draft, event: Match, now_ns: int) -> Set[str]:
     figures, are_complete = dict(event.unkept_bytes or {}), event.unkept_bytes is not None
-    return matching.match(draft, figures, now_ns, event.wall_ns, are_complete=are_complete)
+    return matching.match(
+        draft,
+        figures,
+        now_ns,
+        event.wall_ns,
+        are_complete=are_complete,
+        most_starts=matching.MOST_STARTS,
+    )
 
 
 def _order_all(draft: Draft, event: OrderAll, now_ns: int) -> None:

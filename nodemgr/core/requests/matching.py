@@ -20,15 +20,24 @@ from nodemgr.core.sharing import idle_policy, preemption, share_changes, suspens
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 
+MOST_STARTS = 16
+"""The jobs that start in one pass of its own, of which each costs 0.1 to 0.2 ms of the step."""
+
 
 def match(
-    draft: Draft, figures: Figures, now_ns: int, wall_ns: int, *, are_complete: bool = False
+    draft: Draft,
+    figures: Figures,
+    now_ns: int,
+    wall_ns: int,
+    *,
+    are_complete: bool = False,
+    most_starts: int | None = None,
 ) -> set[str]:
     """Serves the requests that can be served, and notifies the others of their changes.
 
     `are_complete`: `figures` has all awaited grants, so it is useless to ask for them again at
     once. Returns the envs that are inadmissible now: changes of other envs serve none of their
-    requests.
+    requests. `most_starts`: once so many jobs start, the rest is the next pass's.
     """
     draft.scheduler_ran()
     set_aside.take_back(draft)
@@ -45,6 +54,9 @@ def match(
         if set_aside.are_too_many(draft):
             draft.wake_scheduler()
             break
+        if scheduling_pass.started == most_starts:
+            draft.wake_scheduler()
+            return scheduling_pass.full
         is_best_effort = request.task_class is TaskClass.BEST_EFFORT
         if is_best_effort and not has_grown and request.compute_percent is not None:
             has_grown = True
@@ -128,6 +140,7 @@ def _serve(
     elif request.job_id is None:
         leasing.begin(draft, request, choice, scheduling_pass.figures, now_ns, wall_ns)
     else:
+        scheduling_pass.started += 1
         jobs.start(draft, request, choice, scheduling_pass.figures, now_ns, wall_ns)
     if scheduling_pass.reservations is not None:
         scheduling_pass.reservations.served(

@@ -150,6 +150,8 @@ class SchedulingPass:
     """
     short: dict[str, PlacementResult] = field(default_factory=dict)
     """By Request.equivalence_group, the shortage of the node's GPUs. No later result is better."""
+    started: int = 0
+    """Jobs that start."""
     planned: int = 0
     """Waiting requests that the reservation table planned."""
     foreseen: int = 0

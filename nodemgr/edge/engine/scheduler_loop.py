@@ -70,3 +70,4 @@ class EventLoop:
                     self._matcher.run_pass()
             except Exception as error:  # one failed pass must not end all later ones
                 stderr_log.fault("in a scheduling pass", error)
+            await asyncio.sleep(0)  # a pass that signals the next one lets clients come between

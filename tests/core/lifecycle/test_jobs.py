@@ -8,7 +8,7 @@ import pytest
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.lifecycle import job_actions, jobs
-from nodemgr.core.manager import step
+from nodemgr.core.manager import Transition, step
 from nodemgr.core.model import encoding, endings, events
 from nodemgr.core.model.effects import (
     ForgetJob,
@@ -41,7 +41,7 @@ from nodemgr.core.model.entities import (
     TaskState,
 )
 from nodemgr.core.model.values import replace
-from nodemgr.core.requests import notify
+from nodemgr.core.requests import matching, notify
 from nodemgr.core.state.node_state import Groups
 from tests.core.world import GIB, WALL, Node, gpu, key, seen, submission
 
@@ -1376,3 +1376,44 @@ def test_a_short_job_names_the_own_entry_that_keeps_it_from_backfill() -> None:
             assert f"{endless} of its own environment comes first" in lines[short]
         else:
             assert short not in lines, "alone it starts by backfill"
+
+
+class Steps(Node):
+    """The jobs that each step starts."""
+
+    def __init__(self, gpus: int, **config: int) -> None:
+        self.starts: list[list[str]] = []
+        super().__init__(gpus, **config)
+
+    def _step(self, event: events.Event) -> Transition:
+        transition = super()._step(event)
+        starts = [each.job_id for each in transition.effects if isinstance(each, StartJob)]
+        self.starts += [starts] if starts else []
+        return transition
+
+
+def test_a_pass_starts_some_jobs_and_the_next_ones_the_rest_in_order() -> None:
+    most = matching.MOST_STARTS
+    node = Steps(1, max_env_cpu_jobs=1_000)
+    node.quota("alice", 1)
+    node.quota("bob", 1)
+    node.place(up=False)
+    jobs = [node.submits("alice", gpus=0) for _ in range(2 * most + 3)]
+    jobs.insert(most, node.submits("bob", gpus=1, priority="normal"))
+    node.place()
+    assert [len(starts) for starts in node.starts] == [most, most, 4]
+    assert sorted(job for starts in node.starts for job in starts) == sorted(jobs)
+    assert not node.state.requests
+
+
+def test_a_request_that_may_not_wait_is_judged_behind_all_starts() -> None:
+    """A request's own step is not cut off: what comes first is served, then the request."""
+    node = Steps(1, max_env_cpu_jobs=1_000)
+    node.quota("alice", 1)
+    node.place(up=False)
+    for _ in range(matching.MOST_STARTS + 1):
+        node.submits("alice", gpus=0)
+    node.asks("alice", 1, 1, wait_ms=0)
+    assert node.gpus_of(1) == [0]
+    node.place()
+    assert not node.state.requests

@@ -98,6 +98,21 @@ def test_a_signal_during_a_pass_is_for_the_next_pass(world: World) -> None:
     assert world.matcher.passes == 2
 
 
+def test_passes_that_signal_the_next_one_let_others_come_between(world: World) -> None:
+    """As a pass does that starts as many jobs as one pass may."""
+    seen: list[int] = []
+
+    def stir() -> None:
+        world.loop.call_soon(lambda: seen.append(world.matcher.passes))
+        if world.matcher.passes < 5:
+            world.queue.wake("there is more")
+
+    world.matcher.during = stir
+    world.queue.wake("inserted")
+    settle(world.loop, 20)
+    assert seen == [1, 2, 3, 4, 5]
+
+
 GPU, QUOTA, LEASE = Resource("gpu", "GPU-0"), Resource("quota", "alice"), Resource("lease", "t1")
 
 
@@ -183,4 +198,10 @@ def test_it_reaches_nothing_but_its_matcher() -> None:
         node.attr
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "asyncio"
-    } == {"Event"}
+    } == {"Event", "sleep"}
+    sleeps = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.sleep"
+    ]
+    assert sleeps == ["asyncio.sleep(0)"], "others come between; it waits for no time"
