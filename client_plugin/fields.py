@@ -11,24 +11,25 @@ from . import units
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Mapping, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
 
     Wish = Dict[str, Any]
     """The resources that a command asks for, by the names of RUN; an absent one was not named."""
 
 COUNT, SIZE, DURATION, PERCENT, WORD = "count", "size", "duration", "percent", "word"
 FLAG, FILE, TEXT, QUEUE, JOBS, ARRAY = "flag", "file", "text", "queue", "jobs", "array"
+LISTS = (FLAG, TEXT, JOBS, ARRAY)
 """The kinds. A COUNT is a whole number, a SIZE bytes, a DURATION ms, a WORD one of `words`."""
 
 MAX_GPUS = 1_024
 MAX_RESTARTS = 1_000
 RUN_AND_SUBMIT = ("run", "submit")
-CONSEQUENCES = ("warn", "fence", "kill")
+ENFORCE = ("warn", "fence", "kill")
 """The actions on processes that the audit finds, the mildest first (core/lifecycle/audit.py)."""
 WHEN_IDLE = ("keep", "suspend", "release")
 """The actions on an idle task that another one waits for."""
 PLACEMENTS = ("auto", "reliable", "spread", "pack", "index", "learned")
-"""The orders of fresh GPUs (core/placement)."""
+"""The orders of fresh GPUs (core/placement): `auto` is `reliable` once failures are recorded."""
 
 
 HIGHEST = {
@@ -40,9 +41,9 @@ class Field:
     """A row. Integers are in the unit of the name: `_bytes`, `_ms`, `_percent`."""
 
     __slots__ = (
-        "absent", "column", "default", "help", "high", "is_ordered", "kind", "low", "metavar",
-        "most", "name", "needs", "option", "spare", "unset", "usual", "variable", "verbs", "wire",
-        "words",
+        "absent", "column", "default", "help", "high", "instead", "is_ordered", "is_rare", "kind",
+        "low", "metavar", "most", "name", "needs", "option", "spare", "unset", "usual", "variable",
+        "verbs", "wire", "words",
     )  # fmt: skip
 
     def __init__(
@@ -50,15 +51,17 @@ class Field:
         low: int = 0, high: int = 0, words: Tuple[str, ...] = (), metavar: Optional[str] = None,
         verbs: Tuple[str, ...] = ("submit",), is_ordered: bool = True, most: str = "",
         variable: str = "", wire: str = "", unset: str = "", column: str = "", spare: int = 0,
-        usual: Any = None, absent: Any = None, needs: str = "",
+        is_rare: bool = False, usual: Any = None, absent: Optional[str] = None, instead: str = "",
+        needs: str = "",
     ) -> None:  # fmt: skip
         """`option`: empty: made of the name. `default`: what holds without it, for the help.
 
         `verbs`: those of users that have the option. `is_ordered`: an argument of `job_submit`.
         `most`: the field with the end of a range, whose least value this is; both have one option
         and one variable. `unset`: the word of the option for None. `column`: its title in
-        `nodemgr quota show`; `usual`: a value that needs no column; `absent`: the cell of None;
-        `needs`: another field without which it has no effect.
+        `nodemgr quota show`, which `is_rare` where some quota has another value than None and
+        `usual`. The cell of None is `absent`, or the value of the field `instead`. `needs`: another
+        field without which it has no effect.
         """
         self.name = name
         self.kind = kind
@@ -79,6 +82,8 @@ class Field:
         self.spare = spare
         self.usual = usual
         self.absent = absent
+        self.is_rare = is_rare
+        self.instead = instead
         self.needs = needs
 
     @property
@@ -91,9 +96,19 @@ class Field:
         return 0 if self.kind == SIZE else self.low
 
     @property
-    def is_set(self) -> bool:
-        """Of a quota: it always has a value."""
-        return bool(self.column) and not self.unset
+    def choices(self) -> List[str]:
+        """The words of the option."""
+        return [*self.words, self.unset] if self.unset else [*self.words]
+
+    def of_variable(self, text: str) -> Any:
+        """The value of `as_variable`; None: it is none. Raises UnitError."""
+        if self.kind == WORD:
+            return text
+        if self.kind == PERCENT:
+            text = text.rstrip("%")
+        if not (text.isascii() and text.isdigit()):
+            return units.parse_size(text) if self.kind == SIZE else None
+        return int(text) * (1_000 if self.kind == DURATION else 1)
 
     def as_variable(self, value: Any) -> str:
         """The text of a variable: bytes, seconds, percent with their sign."""
@@ -183,8 +198,121 @@ RUN = (
 """The fields of a request and a job, in the order of the help."""
 
 
+QUOTA = (
+    Field("gpus", COUNT, "GPUs at a time.", high=MAX_GPUS, column="GPUS"),
+    Field(
+        "memory_bytes", SIZE,
+        "Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs.",
+        option="--memory", unset="none", column="MEMORY", absent="whole GPUs",
+        default="whole GPUs",
+    ),
+    Field(
+        "memory_per_gpu_bytes", SIZE, "The same, as memory of each GPU.",
+        option="--memory-per-gpu", is_ordered=False, column="PER GPU", spare=1,
+        default="whole GPUs",
+    ),
+    Field(
+        "default_gpus", COUNT, "GPUs of a request that names no number; none: all.",
+        high=MAX_GPUS, unset="none", column="DEFAULT", spare=5, default="all of --gpus",
+    ),
+    Field(
+        "priority", QUEUE,
+        "The queue its requests wait in (nodemgr queue create makes more).",
+        column="QUEUE", default="normal",
+    ),
+    Field(
+        "max_priority", QUEUE,
+        "The highest queue that its users may ask for (submit --priority, queue move); none: its"
+        " own.",
+        unset="none", column="UP TO", spare=7, instead="priority",
+        default="the queue of --priority",
+    ),
+    Field(
+        "acquire", WORD, "When a program asks for its GPUs.", words=("import", "first-use"),
+        column="ACQUIRE", spare=2, default="first-use",
+    ),
+    Field(
+        "no_gpu", WORD, "What a program gets when its request is refused.", words=("cpu", "error"),
+        column="NO GPU", spare=4, default="error",
+    ),
+    Field(
+        "no_manager", WORD, "What a program does while no manager answers.",
+        words=("wait", "cpu", "error"), column="NO MANAGER", spare=6, default="wait",
+    ),
+    Field(
+        "enforce", WORD, "The action against programs that bypass the quota.", words=ENFORCE,
+        unset="default", column="ENFORCE", spare=3, absent="node's",
+        default="default: as the settings say",
+    ),
+    Field(
+        "task_class", WORD,
+        "The highest class of its tasks, and the class of a task that names none.",
+        option="--class", words=units.TASK_CLASSES, column="CLASS", spare=1, is_rare=True,
+        usual=units.NORMAL, default="normal",
+    ),
+    Field(
+        "compute_percent", PERCENT,
+        "The share of each GPU's compute that a task may have, and has by default, e.g. 40%.",
+        option="--compute", unset="none", column="COMPUTE", spare=1, is_rare=True,
+        default="none: no share",
+    ),
+    Field(
+        "idle_ms", DURATION,
+        "A task that uses no GPU for this time is idle, e.g. 30min; none: no task ever is.",
+        option="--idle", low=1_000, unset="none", column="IDLE", spare=1, is_rare=True,
+        default="none: no task ever is",
+    ),
+    Field(
+        "when_idle", WORD,
+        "What an idle task's GPU memory becomes when another task waits for it.",
+        words=WHEN_IDLE, column="WHEN IDLE", spare=1, is_rare=True, needs="idle_ms",
+        default="keep: nothing",
+    ),
+    Field(
+        "placement", WORD, "The order of its fresh GPUs.", words=PLACEMENTS, unset="default",
+        column="PLACEMENT", spare=2, is_rare=True, default="default: the queue's or the node's",
+    ),
+    Field(
+        "max_keep_ms", DURATION,
+        "The longest time that a user may keep an idle task (nodemgr keep).",
+        option="--max-keep", column="MAX KEEP", spare=1, is_rare=True, needs="idle_ms",
+        default="8h",
+    ),
+    Field(
+        "borrow", COUNT, "The idle GPUs beyond the quota that its elastic tasks may use.",
+        high=MAX_GPUS, column="BORROW", spare=1, is_rare=True, usual=0, default="0",
+    ),
+)  # fmt: skip
+"""The fields of a quota but its users and groups, in the order of the columns."""
+OF_QUEUE = (
+    Field(
+        "rank", COUNT,
+        "A higher rank is served first: high 300, normal 200, low 100. A new queue needs it.",
+        low=1, high=1_000_000, default="the rank that the queue has",
+    ),
+    Field(
+        "cap", COUNT, "The most that may wait in it; more are refused. none: no bound.",
+        high=1_000_000, unset="none", default="without limit",
+    ),
+    Field(
+        "max_restarts", COUNT,
+        "How often a job that fails is tried again at the end of this queue, where submit names no"
+        " number.",
+        high=MAX_RESTARTS, default="0",
+    ),
+    Field(
+        "placement", WORD,
+        "The order of fresh GPUs for its requests: auto, reliable, spread, pack, index; default:"
+        " the node's.",
+        words=PLACEMENTS, metavar="ORDER", unset="default", default="the node's",
+    ),
+)  # fmt: skip
+"""The settings of a queue but its users and groups."""
 ORDERED = tuple(field for field in RUN if field.is_ordered)
 """Arguments of the order `job_submit`."""
+OF_RUN, OF_SUBMIT = (tuple(row for row in RUN if verb in row.verbs) for verb in RUN_AND_SUBMIT)
+"""The options of a verb."""
+ALL = (*RUN, *QUOTA, *OF_QUEUE)
 NUMBERS_ON_WIRE = tuple(field for field in RUN if field.wire and field.high)
 """Numbers of an ACQUIRE."""
 
@@ -201,6 +329,32 @@ def wished(given: Mapping[str, Any]) -> Wish:
             if most is not None:
                 found[field.most] = most
         found[field.name] = value
+    return found
+
+
+def said(rows: Tuple[Field, ...], values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Arguments of an order that keeps what is not named; the word that unsets a field is None."""
+    return {
+        row.name: None if row.unset and values[row.name] == row.unset else values[row.name]
+        for row in rows
+        if values[row.name] is not None
+    }
+
+
+def asked(environ: Mapping[str, str]) -> Dict[str, Any]:
+    """Keys of an ACQUIRE, of the variables; numbers that are none are left out. Raises UnitError.
+
+    A SIZE may also have its unit.
+    """
+    found: Dict[str, Any] = {}
+    for row in RUN:
+        text = environ.get(row.variable) if row.wire else None
+        if not text:
+            continue
+        least, _, most = text.partition("-") if row.most else (text, "", "")
+        for key, part in ((row.wire, least), (f"{row.wire}_max", most)):
+            if part and (value := row.of_variable(part)) is not None:
+                found[key] = value
     return found
 
 

@@ -575,7 +575,7 @@ ROOMS = {
         "cli.presentation core.model core.placement edge.host edge.kernel edge.admin edge.setup "
         "edge.page edge.placement edge.service paths placement _native"
 
-                  " ways verbs.presentation verbs.commands",
+                  " ways verbs.arguments verbs.presentation verbs.commands",
 }  # fmt: skip
 """Room -> its allowed imports of nodemgr and client_plugin: rooms, and modules beside rooms."""
 EVERYWHERE = {"fields", "messages", "units"}
@@ -583,7 +583,6 @@ EVERYWHERE = {"fields", "messages", "units"}
 TESTED_ELSEWHERE = {
     "nodemgr/core/manager.py": "tests/core/test_machine.py",
     "nodemgr/edge/rpc/cost.py": "tests/edge/api/test_bulk_orders.py",
-    "nodemgr/core/model/policy_names.py": "tests/cli/presentation/test_help.py",
     "nodemgr/core/model/entities.py": "tests/core/model/test_encoding.py",
     "nodemgr/core/model/event_names.py": "tests/test_house.py",
     "nodemgr/core/model/events.py": "tests/core/test_machine.py",

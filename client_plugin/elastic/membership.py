@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Callable, Dict, List, Optional, Set, Tuple, Union
 
-from client_plugin import waiting
+from client_plugin import fields, waiting
 from client_plugin.elastic.lease_events import (
     LeasedGpu,
     LeaseEnded,
@@ -64,15 +64,10 @@ class Membership:
         of each GPU. Raises Fault if the request is refused, KeyboardInterrupt if the user ends the
         wait.
         """
-        least, dash, most = (memory or os.environ.get("NODEMGR_MEMORY") or "").partition("-")
+        said = {"NODEMGR_MEMORY": memory, "NODEMGR_COMPUTE": compute}
         wish: PacketFields = {
+            **fields.asked({**os.environ, **{name: text for name, text in said.items() if text}}),
             "gpus": minimum, "gpus_max": maximum, "elastic": 1,
-            "memory": _bytes(least),
-            "memory_max": _bytes(most) if dash else None,
-            "wait_ms": _milliseconds(os.environ.get("NODEMGR_WAIT")),
-            "class": os.environ.get("NODEMGR_CLASS"),
-            "compute": _number((compute or os.environ.get("NODEMGR_COMPUTE") or "").rstrip("%")),
-            "deadline_ms": _milliseconds(os.environ.get("NODEMGR_DEADLINE")),
             "command": " ".join(command)[:200],
         }  # fmt: skip
         found = cls(_socket_path(), wish)
@@ -406,20 +401,3 @@ def _drain(descriptor: int) -> None:
             pass
     except BlockingIOError:
         pass
-
-
-def _number(text: Optional[str]) -> Optional[int]:
-    return int(text) if text and text.isascii() and text.isdigit() else None
-
-
-def _milliseconds(seconds: Optional[str]) -> Optional[int]:
-    number = _number(seconds)
-    return None if number is None else 1_000 * number
-
-
-def _bytes(size: Optional[str]) -> Optional[int]:
-    if not size or size.isdigit():
-        return _number(size)
-    from client_plugin import units
-
-    return units.parse_size(size)

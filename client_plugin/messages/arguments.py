@@ -66,7 +66,6 @@ LARGE_SIZE = Part("{text!r} is more memory than any node has (at most 255TiB): {
 SHARE_OF_ZERO = Part("{text!r}: a share of zero gives no compute: {form}")
 LARGE_SHARE = Part("{text!r} is more than a whole GPU: {form}")
 LONG_DURATION = Part("{text!r} is longer than a year: {form}")
-SHORT_IDLE = Part("{text!r} is less than 1 s; none: no task is ever idle")
 NODE_OF_WRONG_COUNT = Part("{text!r}: a node has 1 to {limit} GPUs: {form}")
 
 # -- lines of a file of jobs --

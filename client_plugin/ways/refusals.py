@@ -15,18 +15,14 @@ if TYPE_CHECKING:
     from client_plugin.messages.form import MessageLine
 
 TYPED = {
-    **{field.name: field.option for field in fields.ORDERED},
-    "acquire": "--acquire", "add_groups": "--group", "add_users": "--user", "admin": "--admin",
-    "argv": "COMMAND", "attempt": "--attempt", "borrow": "--borrow", "cap": "--cap",
-    "default_gpus": "--default-gpus", "drop_groups": "--no-group", "drop_users": "--no-user",
-    "enforce": "--enforce", "env": "--env", "first": "--first", "for_ms": "--for",
-    "force": "--force", "grace_ms": "--grace", "groups": "--group", "idle_ms": "--idle",
-    "index": "INDEX", "job": "JOB", "jobs": "JOB", "max_keep_ms": "--max-keep",
-    "max_priority": "--max-priority", "mine": "--mine", "no_after": "--no-after",
-    "no_gpu": "--no-gpu", "no_manager": "--no-manager", "note": "--note",
-    "placement": "--placement", "queue": "QUEUE", "rank": "--rank", "since_wall_ns": "--since",
-    "state": "--state", "task": "TASK", "token": "TOKEN", "users": "--user",
-    "when_idle": "--when-idle",
+    **{row.name: row.option for row in fields.ALL if row.is_ordered},
+    "add_groups": "--group", "add_users": "--user", "admin": "--admin", "argv": "COMMAND",
+    "attempt": "--attempt", "drop_groups": "--no-group",
+    "drop_users": "--no-user", "env": "--env", "first": "--first", "for_ms": "--for",
+    "force": "--force", "grace_ms": "--grace", "groups": "--group", "index": "INDEX",
+    "job": "JOB", "jobs": "JOB", "mine": "--mine", "no_after": "--no-after", "note": "--note",
+    "queue": "QUEUE", "since_wall_ns": "--since", "state": "--state",
+    "task": "TASK", "token": "TOKEN", "users": "--user",
 }  # fmt: skip
 """Argument of an order -> the option, or the word of the usage line, that a user types for it."""
 

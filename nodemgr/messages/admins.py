@@ -37,11 +37,6 @@ UNKNOWN_ON_NODE = Message(
     "`getent {database}` lists them",
     code="usage",
 )
-NOT_GPU_NUMBER = Message(
-    "{text!r} is no number of GPUs",
-    "write 0 to {limit}, or none",
-    code="usage",
-)
 MEMORY_TWICE = Message(
     "--memory and --memory-per-gpu set the same limit",
     "name one of them",

@@ -1,7 +1,4 @@
-"""Chromium for the tests of the web page. They are skipped where it or playwright is missing.
-
-Failures of a tab are shown as those in tests are.
-"""
+"""Chromium for the tests of the web page. They are skipped where it or playwright is missing."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ from typing import Any
 import pytest
 
 from tests.support.jupyterlab import browser
-
-pytest.register_assert_rewrite("tests.browser.tab")
 
 
 @pytest.fixture(scope="session")

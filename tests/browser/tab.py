@@ -78,8 +78,7 @@ class Tab:
 
 @contextmanager
 def tab(chromium: Any, site: Site, size: str = "laptop", **context: Any) -> Iterator[Tab]:
-    """A tab in a context of its own, on a page that has its manager."""
-    site.wait_for_manager()
+    """A tab in a context of its own."""
     width, height = SIZES[size]
     opened = chromium.new_context(viewport={"width": width, "height": height}, **context)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -65,13 +64,6 @@ class Site:
             return Answer(answer.status, dict(answer.getheaders()), answer.read())
         finally:
             connection.close()
-
-    def wait_for_manager(self) -> None:
-        """Until the page has its connection to the manager: before, it answers with 503."""
-        deadline = time.monotonic() + WAIT_LIMIT_S
-        while self.ask("healthz").json() != {"manager": "here"}:
-            assert time.monotonic() < deadline, "the page has no connection to the manager"
-            time.sleep(0.02)
 
     def post(self, path: str, token: str | None, body: object, **headers: str) -> Answer:
         return self.ask(path, "POST", token, body, **headers)

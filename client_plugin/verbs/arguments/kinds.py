@@ -19,7 +19,7 @@ from client_plugin.ways.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, NoReturn, Optional, Set, Tuple
+    from typing import Dict, List, NoReturn, Optional, Sequence, Set, Tuple
 
 MAX_DIGITS = 19
 MAX_MODEL_CHARACTERS = 96
@@ -300,22 +300,27 @@ def of_field(field: Field) -> Optional[ValueKind]:
     """The values of the field's option; None: it is a flag."""
     if field.most:
         return OF_RANGE[field.kind]
-    if field.kind == fields.COUNT:
-        return count(field.low, field.high)
-    if field.kind == fields.DURATION:
-        return duration(field.low, f", or {field.unset}" if field.unset else "")
     if field.kind == fields.WORD:
-        return one_of((field.metavar or field.option.lstrip("-")).lower(), *field.words)
-    return OF_KIND.get(field.kind)
+        return one_of((field.metavar or field.option.lstrip("-")).lower(), *field.choices)
+    kind = OF_KIND.get(field.kind)
+    if field.kind == fields.COUNT:
+        kind = count(field.low, field.high)
+    if field.kind == fields.DURATION:
+        kind = duration(field.low, f", or {field.unset}" if field.unset else "")
+    if kind is None or not field.unset:
+        return kind
+    parse = kind.parse
+    return ValueKind(
+        kind.name, lambda text: text if text == field.unset else parse(text), kind.complete
+    )
 
 
-def options_of(verb: str) -> Tuple[VerbOption, ...]:
-    """The options of a verb that are fields of a request or a job; their keys are the names."""
+def options_of(rows: Sequence[Field]) -> Tuple[VerbOption, ...]:
+    """The options of fields; their keys are the names."""
     return tuple(
         VerbOption(
             field.option, kind=of_field(field), key=field.name, help=field.help,
             metavar=field.metavar, repeat=field.kind == fields.JOBS,
         )
-        for field in fields.RUN
-        if verb in field.verbs
+        for field in rows
     )  # fmt: skip

@@ -6,6 +6,7 @@ valid; the manager decides that.
 
 from __future__ import annotations
 
+from client_plugin import fields
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.form import relayed, stated
 from client_plugin.verbs.arguments import kinds
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from client_plugin.messages.form import MessageLine
     from client_plugin.ways.choice import Way, Whom
 
-MAX_RANK = 1_000_000
-NO_BOUND = "none"
 AS_USER = VerbOption("--env", kind=kinds.ENV, help="As a user of this environment.")
 
 
@@ -232,12 +231,7 @@ def _move(said: Said) -> int:
 def _create(said: Said) -> int:
     if said.everybody and (said.user or said.group):
         mistake(said.verb, messages.EVERYBODY_AND_USERS())
-    order = {"rank": said.rank, "cap": said.cap, "max_restarts": said.max_restarts}
-    order = {name: value for name, value in order.items() if value is not None}
-    if said.cap == NO_BOUND:
-        order["cap"] = None
-    if said.placement is not None:
-        order["placement"] = None if said.placement == "default" else said.placement
+    order = fields.said(fields.OF_QUEUE, vars(said))
     is_whole = said.users_only or said.everybody
     order.update(membership(said.user, said.group, said.no_user, said.no_group, is_whole))
     row = choice.admins_way(said.whom()).ask("queue_create", queue=said.queue, **order)
@@ -264,13 +258,6 @@ def _remove(said: Said) -> int:
     choice.admins_way(said.whom()).ask("queue_rm", queue=said.queue)
     say(messages.QUEUE_REMOVED(queue=said.queue))
     return 0
-
-
-def _cap(text: str) -> object:
-    return NO_BOUND if text == NO_BOUND else kinds.count(0, MAX_RANK).parse(text)
-
-
-CAP = ValueKind("n", _cap)
 
 
 def _one(kind: ValueKind) -> VerbOption:
@@ -324,36 +311,7 @@ VERBS = {
         "create",
         _create,
         VerbOption("queue", kind=kinds.QUEUE, required=True),
-        VerbOption(
-            "--rank",
-            kind=kinds.count(1, MAX_RANK),
-            help=(
-                "A higher rank is served first: high 300, normal 200, low 100. A "
-                "new queue needs it."
-            ),
-        ),
-        VerbOption(
-            "--cap",
-            kind=CAP,
-            help="The most that may wait in it; more are refused. none: no bound.",
-        ),
-        VerbOption(
-            "--max-restarts",
-            kind=kinds.count(0, 1_000),
-            help=(
-                "How often a job that fails is tried again at the end of this queue, "
-                "where submit names no number."
-            ),
-        ),
-        VerbOption(
-            "--placement",
-            kind=kinds.TEXT,
-            metavar="ORDER",
-            help=(
-                "The order of fresh GPUs for its requests: auto, reliable, spread, pack, index; "
-                "default: the node's."
-            ),
-        ),
+        *kinds.options_of(fields.OF_QUEUE),
         VerbOption(
             "--user",
             kind=kinds.TEXT,

@@ -158,7 +158,7 @@ VERB = Verb(
     "run", VERBS["run"], run,
     (
         VerbOption("--env", kind=kinds.ENV, help="The environment to enter."),
-        *kinds.options_of("run"),
+        *kinds.options_of(fields.OF_RUN),
         VerbOption("--acquire", kind=kinds.ACQUIRE,
                    help="start: ask for the GPUs before COMMAND starts, which holds them to its "
                    "end."),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from client_plugin.ways.choice import UserWay
 
 KEY_BYTES = 16
-WISHES = kinds.options_of("submit")
+WISHES = kinds.options_of(fields.OF_SUBMIT)
 """The resources that a job may ask for; most of their keys are arguments of the order."""
 WATCHING = (
     VerbOption(

@@ -60,7 +60,8 @@ OF_USERS = "the environment around you, else the only one that you may enter"
 OF_NODE = "the environment around you, else the node (admins) or the only one that you may enter"
 """Without --env, by the way that the verb chooses (client_plugin/ways/choice.py)."""
 DEFAULTS = {
-    **{field.option: field.default for field in fields.RUN if field.verbs},
+    **{row.option: row.default for row in fields.RUN if row.verbs},
+    **{f"queue create {row.option}": row.default for row in fields.OF_QUEUE},
     "submit --name": "the name of the command",
     "--run-dir": "that of the manager that is found here",
     "--env": "the environment around you, else all that you may see",
@@ -70,8 +71,6 @@ DEFAULTS = {
         f"{verb} --env": OF_NODE
         for verb in ("status", "top", "release", "suspend", "resume", "keep")
     },
-    "queue create --rank": "the rank that the queue has",
-    "queue create --max-restarts": "0",
     "queue create --user": "everybody",
     "queue create --group": "none",
     "queue create --no-user": "none",
@@ -80,8 +79,6 @@ DEFAULTS = {
     "--name": "any",
     "--state": "any",
     "--all-of": "the jobs that are named",
-    "--cap": "without limit",
-    "--placement": "the node's",
     "--attempt": "the last",
     "--count": "without --since the last 100, else all",
     "history --since": "the last ones",

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, SizeColumn, TableRow
 from client_plugin.ways import choice, locations
@@ -52,7 +53,9 @@ def _shown(record: TableRow, key: str) -> list[object]:
 )
 @click.argument("env", type=options.ENV, required=False)
 @click.option(
-    "--since", type=options.MOMENT, help="Only those granted since then: 2h, 7d, 2026-01-31T12:00."
+    "--since",
+    type=options.Parsed(kinds.MOMENT),
+    help="Only those granted since then: 2h, 7d, 2026-01-31T12:00.",
 )
 @options.run_dir_option
 @options.json_option

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from client_plugin import units
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import ValueKind
 from client_plugin.verbs.presentation import tables
 from client_plugin.ways import locations, terminal
 from client_plugin.ways.control import ControlConnection
@@ -48,18 +50,15 @@ def _known_names(
     return names
 
 
-class _Since(options.Moment):
+def _since(text: str) -> tuple[int, int]:
     """(sequence, 0), or (0, a time in nanoseconds)."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value.isascii() and value.isdecimal():
-            return options.Count(0).convert(value, param, ctx), 0
-        return 0, super().convert(value, param, ctx)
+    if text.isascii() and text.isdecimal():
+        return kinds.count(0).parse(text), 0
+    return 0, kinds.MOMENT.parse(text)
 
 
-SINCE = _Since()
+SINCE = options.Parsed(ValueKind("time", _since))
+COUNT = options.Parsed(kinds.count(0))
 
 
 @click.command(
@@ -71,7 +70,7 @@ SINCE = _Since()
     type=SINCE,
     help="Events after this sequence number, or since a time: 1200, 2h, 2026-01-31T12:00.",
 )
-@click.option("--count", "-n", type=options.Count(0), help="At most this many past events.")
+@click.option("--count", "-n", type=COUNT, help="At most this many past events.")
 @click.option(
     "--name", "names", multiple=True, callback=_known_names, metavar="NAME",
     help=(
@@ -190,7 +189,7 @@ def _value(key: str, value: Any) -> str:
     if isinstance(value, int) and key.endswith("_bytes"):
         return units.format_size(value)
     if isinstance(value, int) and key.endswith("_ns") and not key.endswith("wall_ns"):
-        return units.format_duration(value // options.NS_PER_MS)
+        return units.format_duration(value // 1_000_000)
     if isinstance(value, int) and key.endswith("_ms"):
         return units.format_duration(value)
     if isinstance(value, list):

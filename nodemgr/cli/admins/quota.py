@@ -5,15 +5,17 @@ from __future__ import annotations
 import grp
 import pwd
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
 
-from client_plugin import units
-from client_plugin.messages.arguments import SHORT_IDLE
+from client_plugin import fields, units
+from client_plugin.fields import Field
 from client_plugin.messages.form import MessageLine, sentence
 from client_plugin.messages.status import NO_QUOTA_YET
-from client_plugin.verbs.presentation import cells, tables
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.members import access_lines, membership
 from client_plugin.verbs.presentation.tables import Column, SizeColumn
 from client_plugin.ways import choice
@@ -21,61 +23,38 @@ from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
-from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, WHEN_IDLE
-from nodemgr.core.placement.orders import PLACEMENTS
 from nodemgr.messages import admins as messages
 
-MAX_GPUS = 1_024
+_SHOWN = {
+    fields.DURATION: units.format_duration,
+    fields.PERCENT: "{} %".format,
+}
 
 
-def _parse_idle_ms(text: str) -> int:
-    """Raises UnitError."""
-    idle_ms = units.parse_duration_ms(text)
-    if idle_ms < MIN_IDLE_MS:
-        raise units.UnitError(SHORT_IDLE(text=text))
-    return idle_ms
+def _cell(field: Field, quota: tables.TableRow) -> object:
+    value = quota.get(field.name)
+    if value is None and field.instead:
+        return quota[field.instead]
+    if value is None:
+        return field.absent
+    if (field.needs and quota[field.needs] is None) or (field.is_rare and value == field.usual):
+        return None
+    return _SHOWN[field.kind](value) if field.kind in _SHOWN else value
 
 
-IDLE_OR_NONE = options.Unit("duration", _parse_idle_ms, none_is="none")
+def _column(field: Field) -> Column:
+    cell = partial(_cell, field)
+    if field.kind == fields.SIZE:
+        return SizeColumn(field.column, cell, spare=field.spare)
+    is_number = field.kind in (fields.COUNT, fields.PERCENT, fields.DURATION)
+    return Column(field.column, cell, right=is_number, spare=field.spare, optional=field.is_rare)
+
+
 COLUMNS = (
     Column("ENV", lambda q: q["env"]),
-    Column("GPUS", lambda q: q["gpus"], right=True),
-    SizeColumn("MEMORY", lambda q: q["memory_bytes"] or "whole GPUs"),
-    SizeColumn("PER GPU", lambda q: q["memory_per_gpu_bytes"], spare=1),
-    Column("DEFAULT", lambda q: q["default_gpus"], right=True, spare=5),
-    Column("QUEUE", lambda q: q["priority"]),
-    Column("UP TO", lambda q: q["max_priority"] or q["priority"], spare=7),
-    Column("ACQUIRE", lambda q: q["acquire"], spare=2),
-    Column("NO GPU", lambda q: q["no_gpu"], spare=4),
-    Column("NO MANAGER", lambda q: q["no_manager"], spare=6),
-    Column("ENFORCE", lambda q: q["enforce"] or "node's", spare=3),
-    Column("CLASS", lambda q: _class(q), spare=1, optional=True),
-    Column(
-        "COMPUTE",
-        lambda q: cells.figure(q, "compute_percent", "%"),
-        right=True,
-        spare=1,
-        optional=True,
-    ),
-    Column("IDLE", lambda q: _idle(q), right=True, spare=1, optional=True),
-    Column("WHEN IDLE", lambda q: q["when_idle"] if q["idle_ms"] else None, spare=1, optional=True),
-    Column("PLACEMENT", lambda q: q.get("placement"), spare=2, optional=True),
-    Column("MAX KEEP", lambda q: _max_keep(q), right=True, spare=1, optional=True),
-    Column("BORROW", lambda q: q.get("borrow") or None, right=True, spare=1, optional=True),
+    *map(_column, fields.QUOTA),
     Column("USERS", lambda q: _members(q)),
 )
-
-
-def _class(quota: tables.TableRow) -> str | None:
-    return None if quota["task_class"] == units.NORMAL else quota["task_class"]
-
-
-def _idle(quota: tables.TableRow) -> str | None:
-    return None if quota["idle_ms"] is None else units.format_duration(quota["idle_ms"])
-
-
-def _max_keep(quota: tables.TableRow) -> str | None:
-    return units.format_duration(quota["max_keep_ms"]) if quota["idle_ms"] else None
 
 
 def _members(quota: tables.TableRow) -> str:
@@ -123,108 +102,14 @@ def command() -> None:
     """
 
 
-def _gpus_or_none(
-    _ctx: click.Context, parameter: click.Parameter, text: str | None
-) -> int | str | None:
-    if text is None or text == "none":
-        return text
-    if (
-        not text.isascii()
-        or not text.isdecimal()
-        or not 0 <= int(text[:9]) <= MAX_GPUS
-        or len(text) > 9
-    ):
-        raise click.BadParameter(messages.NOT_GPU_NUMBER(text=text, limit=MAX_GPUS))
-    return int(text)
+def _option(field: Field, *, is_required: bool = False) -> Callable[[options.F], options.F]:
+    kind = kinds.of_field(field)
+    assert kind is not None
+    value = click.Choice(field.choices) if field.words else options.Parsed(kind)
+    return click.option(field.option, field.name, type=value, required=is_required, help=field.help)
 
 
-QUOTA_OPTIONS = (
-    click.option(
-        "--memory",
-        type=options.SIZE_OR_NONE,
-        help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs.",
-    ),
-    click.option("--memory-per-gpu", type=options.SIZE, help="The same, as memory of each GPU."),
-    click.option(
-        "--default-gpus",
-        callback=_gpus_or_none,
-        metavar="N",
-        help="GPUs of a request that names no number; none: all.",
-    ),
-    click.option(
-        "--priority",
-        type=options.QUEUE,
-        metavar="QUEUE",
-        help="The queue its requests wait in (nodemgr queue create makes more).",
-    ),
-    click.option(
-        "--max-priority",
-        type=options.QUEUE,
-        metavar="QUEUE",
-        help=(
-            "The highest queue that its users may ask for (submit --priority, queue move); none:"
-            " its own."
-        ),
-    ),
-    click.option(
-        "--acquire",
-        type=click.Choice(["import", "first-use"]),
-        help="When a program asks for its GPUs.",
-    ),
-    click.option(
-        "--no-gpu",
-        type=click.Choice(["cpu", "error"]),
-        help="What a program gets when its request is refused.",
-    ),
-    click.option(
-        "--no-manager",
-        type=click.Choice(["wait", "cpu", "error"]),
-        help="What a program does while no manager answers.",
-    ),
-    click.option(
-        "--enforce",
-        type=click.Choice([*ENFORCE, "default"]),
-        help="The action against programs that bypass the quota.",
-    ),
-    click.option(
-        "--compute",
-        "compute_percent",
-        type=options.PERCENT_OR_NONE,
-        help="The share of each GPU's compute that a task may have, and has by default, e.g. 40%.",
-    ),
-    click.option(
-        "--class",
-        "task_class",
-        type=click.Choice(units.TASK_CLASSES),
-        help="The highest class of its tasks, and the class of a task that names none.",
-    ),
-    click.option(
-        "--idle",
-        "idle_ms",
-        type=IDLE_OR_NONE,
-        help="A task that uses no GPU for this time is idle, e.g. 30min; none: no task ever is.",
-    ),
-    click.option(
-        "--when-idle",
-        type=click.Choice(WHEN_IDLE),
-        help="What an idle task's GPU memory becomes when another task waits for it.",
-    ),
-    click.option(
-        "--max-keep",
-        "max_keep_ms",
-        type=options.DURATION,
-        help="The longest time that a user may keep an idle task (nodemgr keep).",
-    ),
-    click.option(
-        "--borrow",
-        type=options.Count(0, MAX_GPUS),
-        help="The idle GPUs beyond the quota that its elastic tasks may use.",
-    ),
-    click.option(
-        "--placement",
-        type=click.Choice([*PLACEMENTS, "default"]),
-        help="The order of its fresh GPUs.",
-    ),
+MEMBER_OPTIONS = (
     click.option(
         "--user",
         "users",
@@ -258,26 +143,15 @@ QUOTA_OPTIONS = (
     ),
     click.option("--nobody", is_flag=True, help="Forget the users and groups named before."),
 )
-"""The options of a quota; `env create` takes the same."""
-
-
-UNSET_BY = {
-    "enforce": "default",
-    "max_priority": "none",
-    "compute_percent": "none",
-    "idle_ms": "none",
-    "placement": "default",
-}
-"""The word that unsets a policy."""
 
 
 def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
-    gpus = click.option(
-        "--gpus", type=options.Count(0, MAX_GPUS), required=gpus_required, help="GPUs at a time."
-    )
+    """The options of a quota."""
+    gpus, *others = fields.QUOTA
 
     def add(function: options.F) -> options.F:
-        for option in (*reversed(QUOTA_OPTIONS), gpus):
+        rows = [_option(gpus, is_required=gpus_required), *map(_option, others), *MEMBER_OPTIONS]
+        for option in reversed(rows):
             function = option(function)
         return function
 
@@ -313,35 +187,29 @@ def say_changes(result: tables.TableRow, whose: str) -> None:
 
 
 def arguments_of(
-    *, gpus: int | None, memory: int | str | None, memory_per_gpu: int | None,
-    default_gpus: int | str | None,
-    users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, no_users: tuple[str, ...],
-    no_groups: tuple[str, ...], users_only: bool, **policies: int | str | None,
+    *, users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, no_users: tuple[str, ...],
+    no_groups: tuple[str, ...], users_only: bool, **values: int | str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """The manager's arguments: an absent key keeps its value, None unsets it."""
-    if memory is not None and memory_per_gpu is not None:
-        raise click.UsageError(messages.MEMORY_TWICE())
     if nobody and (users or groups):
         raise click.UsageError(messages.NOBODY_AND_USERS())
-    said: dict[str, Any] = {
-        name: value for name, value in {"gpus": gpus, **policies}.items() if value is not None
-    }
-    for name, word in UNSET_BY.items():
-        if said.get(name) == word:
-            said[name] = None
-    if memory_per_gpu is not None:
-        if gpus is None:
-            raise click.UsageError(messages.PER_GPU_WITHOUT_GPUS())
-        if gpus == 0:
-            raise click.UsageError(messages.PER_GPU_OF_NONE())
-        if memory_per_gpu * gpus > units.MAX_SIZE_BYTES:
-            raise click.UsageError(messages.MEMORY_ABOVE_ANY_NODE())
-        said["memory_bytes"] = memory_per_gpu * gpus
-    if memory is not None:
-        said["memory_bytes"] = None if memory == "none" else memory
-    if default_gpus is not None:
-        said["default_gpus"] = None if default_gpus == "none" else default_gpus
+    said = fields.said(fields.QUOTA, values)
+    per_gpu_bytes = said.pop("memory_per_gpu_bytes", None)
+    if per_gpu_bytes is not None:
+        said["memory_bytes"] = _memory_of_all(per_gpu_bytes, said)
     return said | membership(users, groups, no_users, no_groups, users_only or nobody)
+
+
+def _memory_of_all(per_gpu_bytes: int, said: dict[str, Any]) -> int:
+    if "memory_bytes" in said:
+        raise click.UsageError(messages.MEMORY_TWICE())
+    if "gpus" not in said:
+        raise click.UsageError(messages.PER_GPU_WITHOUT_GPUS())
+    if said["gpus"] == 0:
+        raise click.UsageError(messages.PER_GPU_OF_NONE())
+    if per_gpu_bytes * said["gpus"] > units.MAX_SIZE_BYTES:
+        raise click.UsageError(messages.MEMORY_ABOVE_ANY_NODE())
+    return int(per_gpu_bytes * said["gpus"])
 
 
 @command.command("show")

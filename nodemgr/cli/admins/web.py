@@ -9,6 +9,7 @@ import click
 
 from client_plugin import units
 from client_plugin.messages.form import sentence
+from client_plugin.verbs.arguments.parser import ValueKind
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import choice, installed, locations
@@ -28,7 +29,7 @@ COLUMNS = (
 )
 
 
-VALIDITY = options.Unit("duration", lambda text: units.parse_duration_ms(text, 2**53))
+VALIDITY = options.Parsed(ValueKind("duration", lambda text: units.parse_duration_ms(text, 2**53)))
 """The manager has the limit."""
 
 

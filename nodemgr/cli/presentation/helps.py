@@ -10,6 +10,7 @@ import inspect
 
 import click
 
+from client_plugin import fields
 from client_plugin.verbs.arguments import parser
 
 EXAMPLES = {
@@ -65,12 +66,7 @@ EXAMPLES = {
 """Examples by command, in the form in which they are typed."""
 
 QUOTA_DEFAULTS = {
-    "--memory": "whole GPUs", "--memory-per-gpu": "whole GPUs", "--default-gpus": "all of --gpus",
-    "--priority": "normal", "--acquire": "first-use", "--no-gpu": "error", "--no-manager": "wait",
-    "--enforce": "default: as the settings say", "--max-priority": "the queue of --priority",
-    "--compute": "none: no share", "--class": "normal", "--idle": "none: no task ever is",
-    "--when-idle": "keep: nothing", "--max-keep": "8h",
-    "--placement": "default: the queue's or the node's", "--borrow": "0",
+    **{field.option: field.default for field in fields.QUOTA},
     "--user": "the manager's user alone", "--no-user": "none", "--no-group": "none",
 }  # fmt: skip
 """The defaults of a new environment."""

@@ -62,21 +62,13 @@ KINDS: dict[str, Any] = {
 
 COLUMNS: dict[type, dict[str, str]] = {
     RunSpec: {
-        "command": "name",
-        "gpus": "spec_id",
-        "memory_bytes": "gpus",
-        "time_limit_ms": "priority",
-        "place": "queued_ns",
-        "task_class": "place",
-        "compute_percent": "task_class",
-        "deadline_ms": "compute_percent",
-        "expected_ms": "deadline_ms",
-        "predicted": "expected_ms",
-        "gpu_range": "predicted",
-        "memory_most_bytes": "gpu_range",
-    },
-}
-"""Classes of values with fields that are columns of their row, and the column before each."""
+        "command": "name", "gpus": "spec_id", "time_limit_ms": "priority", "place": "queued_ns",
+    }
+}  # fmt: skip
+"""Classes of values with fields that are columns of their row.
+
+The column before a field is named here, or it is that of the field before.
+"""
 
 WITH_FEATURES = "+"
 """The sign behind the number of a payload's words."""
@@ -203,10 +195,11 @@ def _columns(row: Any) -> dict[str, _Column]:
         if field.name not in nested
     ]
     for outer, kind in nested.items():
+        last = ""
         for name, column in _columns(kind).items():
-            before = [other for other, _ in columns].index(COLUMNS[kind][name])
+            before = [other for other, _ in columns].index(COLUMNS[kind].get(name, last))
             inserted = column._replace(path=f"{outer}.{column.path}")
-            columns.insert(before + 1, (name, inserted))
+            columns.insert(before + 1, (last := name, inserted))
     return dict(columns)
 
 
@@ -289,9 +282,8 @@ def _dataclass_reader(annotation: Any) -> Reader:
             raise EncodingError(f"{where} lacks fields: {', '.join(sorted(missing))}")
         found = {name: fields[name](member, f"{where}.{name}") for name, member in data.items()}
         for outer, kind in nested.items():
-            found[outer] = kind(
-                **{name: found.pop(name) for name in COLUMNS[kind] if name in found}
-            )
+            own = [field.name for field in dataclasses.fields(kind) if field.name in found]
+            found[outer] = kind(**{name: found.pop(name) for name in own})
         return annotation(**found)
 
     return back

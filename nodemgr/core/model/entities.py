@@ -13,6 +13,7 @@ Tables of the state hold the data that a restart loses: connections, disconnecte
 from __future__ import annotations
 
 import enum
+from dataclasses import fields
 from json.encoder import encode_basestring_ascii as quoted
 
 from nodemgr.core.model.values import value
@@ -411,26 +412,12 @@ class Quota:
 
     def terms(self) -> dict[str, object]:
         """Every field but the number of GPUs, by name, as events and answers carry them."""
-        return {
-            "memory_bytes": self.memory_bytes,
-            "memory_per_gpu_bytes": self.memory_per_gpu_bytes,
-            "default_gpus": self.default_gpus,
-            "priority": self.priority,
-            "max_priority": self.max_priority,
-            "acquire": self.acquire,
-            "no_gpu": self.no_gpu,
-            "no_manager": self.no_manager,
-            "users": list(self.users),
-            "groups": list(self.groups),
-            "enforce": self.enforce,
-            "compute_percent": self.compute_percent,
-            "task_class": self.task_class.value,
-            "idle_ms": self.idle_ms,
-            "when_idle": self.when_idle,
-            "max_keep_ms": self.max_keep_ms,
-            "placement": self.placement,
-            "borrow": self.borrow,
-        }
+        found = {name: getattr(self, name) for name in _TERMS}
+        lists = {"users": list(self.users), "groups": list(self.groups)}
+        return {**found, "memory_per_gpu_bytes": self.memory_per_gpu_bytes, **lists}
+
+
+_TERMS = tuple(field.name for field in fields(Quota) if field.name != "gpus")
 
 
 @value

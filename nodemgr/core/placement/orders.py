@@ -40,5 +40,3 @@ ORDERS = {
     "index": PlainOrder(lambda gpu: (gpu.number,), "lowest index first"),
 }
 SPREAD = ORDERS["spread"].key
-PLACEMENTS = ("auto", "reliable", *ORDERS, "learned")
-"""`auto` is `reliable` once failures are recorded, and `spread` until then (policies.py)."""

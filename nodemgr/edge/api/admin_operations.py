@@ -9,19 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from client_plugin import fields
+from client_plugin.fields import WHEN_IDLE
 from client_plugin.messages.form import stated
 from client_plugin.units import (
     MAX_DURATION_MS,
-    MAX_SIZE_BYTES,
-    MIN_SIZE_BYTES,
     format_size,
 )
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model import events
-from nodemgr.core.model.entities import MS, WHOLE_PERCENT, Env, Quota
-from nodemgr.core.model.policy_names import ENFORCE, MIN_IDLE_MS, WHEN_IDLE
-from nodemgr.core.placement.orders import PLACEMENTS
+from nodemgr.core.model.entities import MS, Env, Quota
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.cdi import DEVICE_FORM, is_device_name
@@ -43,8 +41,7 @@ from nodemgr.edge.rpc.operation import (
     integer,
     members,
     named,
-    optional,
-    task_class,
+    of_field,
     text,
 )
 from nodemgr.messages import environments as messages
@@ -53,7 +50,6 @@ from nodemgr.paths import env_dir
 
 SCHEMA_VERSION = 1
 CLIENT_ABI = 1
-MAX_QUOTA_GPUS = 1_024
 MAX_EVENTS = 10_000
 
 
@@ -67,29 +63,10 @@ class AdminOperations:
     def orders(self) -> Operations:
         env = Argument(env_name, required=True)
         quota = {
-            "gpus": Argument(integer(0, MAX_QUOTA_GPUS)),
-            "memory_bytes": Argument(optional(integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES))),
-            "default_gpus": Argument(optional(integer(0, MAX_QUOTA_GPUS))),
-            # as they are then
-            "priority": Argument(
-                lambda value: choice(*queue_settings.rows(self._daemon.state))(value)
-            ),
-            "max_priority": Argument(
-                optional(lambda value: choice(*queue_settings.rows(self._daemon.state))(value))
-            ),
-            "acquire": Argument(choice("import", "first-use")),
-            "no_gpu": Argument(choice("error", "cpu")),
-            "no_manager": Argument(choice("wait", "cpu", "error")),
-            "enforce": Argument(optional(choice(*ENFORCE))),
-            "compute_percent": Argument(optional(integer(1, WHOLE_PERCENT))),
-            "task_class": Argument(task_class),
-            "idle_ms": Argument(optional(duration(MIN_IDLE_MS, MAX_DURATION_MS))),
-            "when_idle": Argument(choice(*WHEN_IDLE)),
-            "max_keep_ms": Argument(duration(0, MAX_DURATION_MS)),
-            "borrow": Argument(integer(0, MAX_QUOTA_GPUS)),
-            "placement": Argument(optional(choice(*PLACEMENTS))),
-            **members(user_id, group_id),
-        }
+            row.name: of_field(row, {fields.QUEUE: self._queue_name})
+            for row in fields.QUOTA
+            if row.is_ordered
+        } | members(user_id, group_id)
         by = {"by": Argument(text)}
         since = Argument(integer(0, 2**63 - 1))
         views = self._views
@@ -117,6 +94,10 @@ class AdminOperations:
         }
 
     # -- quotas --
+
+    def _queue_name(self, value: object) -> Any:
+        """One of the present queues. Raises OperationError."""
+        return choice(*queue_settings.rows(self._daemon.state))(value)
 
     def _quota_set(self, given: dict[str, Any]) -> dict[str, Any]:
         name, by = given.pop("env"), given.pop("by", "")

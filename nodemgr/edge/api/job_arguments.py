@@ -17,7 +17,7 @@ from nodemgr.core.state.work_queue import line_name, queue_name
 from nodemgr.core.views.job_rows import STAGES, Cursor
 from nodemgr.edge.kernel.processes import one_line
 from nodemgr.edge.rpc.cost import MAX_NAMED
-from nodemgr.edge.rpc.operation import OperationError, flag, integer, optional
+from nodemgr.edge.rpc.operation import OperationError, flag, integer
 from nodemgr.messages import jobs as messages
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
 
@@ -66,12 +66,9 @@ waiter = _matching(_WAITER, messages.NOT_WAITER)
 task = _matching(_TASK, messages.NOT_TASK)
 _ordered = _matching(_ORDERED, messages.NOT_ORDERED)
 key = _matching(_KEY, messages.BAD_KEY)
-restarts = integer(0, fields.MAX_RESTARTS)
 umask = integer(0, 0o777)
 cursor = integer(0, 2**62)
 number = integer(1, 2**31)
-rank = integer(1, 1_000_000)
-cap = integer(0, 1_000_000)
 limit = integer(1, MAX_ROWS)
 _index = integer(0, MAX_INDEX)
 
@@ -206,7 +203,7 @@ def directory(value: object) -> str:
 
 
 OF_KIND = {
-    fields.QUEUE: optional(queue), fields.JOBS: jobs, fields.ARRAY: array, fields.TEXT: name,
+    fields.QUEUE: queue, fields.JOBS: jobs, fields.ARRAY: array, fields.TEXT: name,
     fields.FLAG: flag,
 }  # fmt: skip
 """The kinds of a job's fields that no other order has."""

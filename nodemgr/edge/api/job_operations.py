@@ -38,7 +38,6 @@ from nodemgr.core.model.entities import (
     RunSpec,
 )
 from nodemgr.core.model.values import replace
-from nodemgr.core.placement.orders import PLACEMENTS
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.views import job_rows
 from nodemgr.edge.api import bulk_actions, forecast_operations
@@ -65,7 +64,6 @@ from nodemgr.edge.rpc.operation import (
     Operations,
     access,
     check,
-    choice,
     duration,
     env_name,
     flag,
@@ -132,7 +130,7 @@ SUBMISSION = {
     "umask": Argument(kinds.umask),
     "key": Argument(kinds.key, required=True),
     "leader": Argument(kinds.argv),
-    **{row.name: of_field(row, kinds.OF_KIND) for row in fields.ORDERED},
+    **{row.name: of_field(row, kinds.OF_KIND, is_wish=True) for row in fields.ORDERED},
     "features": forecast_operations.FEATURES,
 }
 FOUND_AROUND = ("cwd", "environ", "umask")
@@ -202,9 +200,7 @@ class JobOperations:
         paged = {"limit": Argument(kinds.limit)}
         queue = {"queue": Argument(kinds.queue, required=True)}
         ranked = {
-            "rank": Argument(kinds.rank), "cap": Argument(optional(kinds.cap)),
-            "max_restarts": Argument(kinds.restarts),
-            "placement": Argument(optional(choice(*PLACEMENTS))),
+            **{row.name: of_field(row, {}) for row in fields.OF_QUEUE},
             **members(user_id, group_id),
         }  # fmt: skip
         return {

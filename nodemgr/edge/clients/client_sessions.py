@@ -7,6 +7,7 @@ the store, the decisions.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -57,6 +58,12 @@ BOUNDS = (
     *((row.wire, row.least_on_wire, row.most_on_wire) for row in request_fields.NUMBERS_ON_WIRE),
 )  # fmt: skip
 """Of an ACQUIRE's numbers: key, least, most."""
+ASKED = [
+    (row.wire, row.name)
+    for row in request_fields.NUMBERS_ON_WIRE
+    if row.name in {field.name for field in dataclasses.fields(events.Acquire)}
+]
+"""Key and name of the numbers that an ACQUIRE and its event have alike."""
 
 
 def cost_ns(verb: str) -> int:
@@ -199,31 +206,21 @@ def absurd(fields: Fields) -> str | None:
 def acquire(
     session: Session, fields: Fields, wall_ns: int, unkept_bytes: Mapping[Uuid, int]
 ) -> events.Acquire:
-    gpus, memory_bytes, world, wait_ms = (
-        fields.get("gpus"),
-        fields.get("memory"),
-        max(1, fields.get("world", 1)),
-        fields.get("wait_ms"),
-    )
     return events.Acquire(
         session.caller,
         str(fields["rid"]),
         fields["task"],
-        gpus,
-        memory_bytes,
-        world,
-        wait_ms,
-        one_line(fields.get("command") or ""),
-        wall_ns,
-        unkept_bytes,
-        TaskClass(fields["class"]) if "class" in fields else None,
-        fields.get("compute"),
-        fields.get("deadline_ms"),
-        fields.get("gated") == 1,
-        _gpu_range(fields),
-        fields.get("worker_gpu"),
-        fields.get("memory_max"),
-        fields.get("starts") == 1 and session.pid is not None,
+        world=max(1, fields.get("world", 1)),
+        command=one_line(fields.get("command") or ""),
+        wall_ns=wall_ns,
+        unkept_bytes=unkept_bytes,
+        task_class=TaskClass(fields["class"]) if "class" in fields else None,
+        gated=fields.get("gated") == 1,
+        gpu_range=_gpu_range(fields),
+        worker_gpu=fields.get("worker_gpu"),
+        memory_most_bytes=fields.get("memory_max"),
+        starts=fields.get("starts") == 1 and session.pid is not None,
+        **{name: fields.get(key) for key, name in ASKED},
     )
 
 

@@ -152,19 +152,25 @@ def duration(low_ms: int, high_ms: int) -> Callable[[object], Any]:
     return parse
 
 
-def of_field(field: Field, others: Mapping[str, Callable[[object], Any]]) -> Argument:
-    """The argument that is named as the field. `others`: the kinds that only the caller knows."""
-    kinds = {
+def of_field(
+    field: Field, others: Mapping[str, Callable[[object], Any]], *, is_wish: bool = False
+) -> Argument:
+    """The argument that is named as the field. `others`: the kinds that only the caller knows.
+
+    None stands for no value where the field has a word for that, and for each number or word of a
+    wish.
+    """
+    kinds: Mapping[str, Callable[[object], Any]] = {
         fields.COUNT: integer(field.low, field.high),
         fields.SIZE: integer(field.low, field.high),
         fields.DURATION: duration(field.low, field.high),
         fields.PERCENT: integer(field.low, field.high),
         fields.WORD: task_class if field.name == "task_class" else choice(*field.words),
+        **others,
     }
-    if field.kind in kinds:
-        parse = kinds[field.kind]
-        return Argument(parse if field.is_set else optional(parse))
-    return Argument(others[field.kind])
+    parse = kinds[field.kind]
+    may_be_none = field.unset or (is_wish and field.kind not in fields.LISTS)
+    return Argument(optional(parse) if may_be_none else parse)
 
 
 def optional(parse: Callable[[object], Any]) -> Callable[[object], Any]:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from client_plugin import fields
 from client_plugin.messages.form import MessageLine, relayed
 from client_plugin.units import UnitError
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import Config
-from nodemgr.core.model.policy_names import ENFORCE
-from nodemgr.core.placement.orders import ORDERS, PLACEMENTS
+from nodemgr.core.placement.orders import ORDERS
 from nodemgr.core.views import cdi
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.messages import settings as messages
@@ -426,7 +426,7 @@ OPTIONS = (
     ),
     SettingRow(
         "placement",
-        _choice(*PLACEMENTS),
+        _choice(*fields.PLACEMENTS),
         (
             "The order in which fresh GPUs are given. "
             + "".join(f"{name}: {order.meaning}; " for name, order in ORDERS.items())
@@ -540,7 +540,7 @@ OPTIONS = (
     ),
     SettingRow(
         "enforce",
-        _choice(*ENFORCE),
+        _choice(*fields.ENFORCE),
         (
             "The action against a process that bypasses its quota, if the quota "
             "names none: see docs/memory.md."

@@ -116,4 +116,4 @@ def test_a_quota_and_a_queue_have_an_order_of_their_own(manager: Manager) -> Non
     queues = json.loads(nodemgr(manager, "queue", "--json").stdout)["queues"]
     assert {row["name"]: row["placement"] for row in queues}["low"] == "index"
     refused = nodemgr(manager, "queue", "create", "low", "--placement", "best")
-    assert "--placement: must be one of" in refused.stderr
+    assert "'best' is no order: write auto, reliable" in refused.stderr
