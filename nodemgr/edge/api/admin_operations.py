@@ -23,7 +23,7 @@ from nodemgr.core.model.entities import MS, Env, Quota
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.cdi import DEVICE_FORM, is_device_name
-from nodemgr.edge.api.release_names import to_release
+from nodemgr.edge.api.release_names import release
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host.rundir import SOCKET_NAME, RunDirError, check_socket_path
@@ -45,7 +45,6 @@ from nodemgr.edge.rpc.operation import (
     text,
 )
 from nodemgr.messages import environments as messages
-from nodemgr.messages.orders import NOT_STORED
 from nodemgr.paths import env_dir
 
 SCHEMA_VERSION = 1
@@ -86,7 +85,10 @@ class AdminOperations:
             "allocations": Operation(
                 {"env": Argument(env_name), "since_wall_ns": since}, self._allocations
             ),
-            "release": Operation({"task": Argument(text, required=True), **by}, self._release),
+            "release": Operation(
+                {"task": Argument(text, required=True), **by},
+                lambda given: release(self._daemon, given["task"], given.get("by", ""), None),
+            ),
             "events": Operation(
                 {"since": since, "limit": Argument(integer(1, MAX_EVENTS))}, self._events
             ),
@@ -108,7 +110,9 @@ class AdminOperations:
         given = named(had, given)
         quota = Quota(**given) if had is None else replace(had, **given)
         self._check_quota(name, quota, given)
-        self._submit(events.SetQuota(name, quota, by, self._daemon.clock.wall_ns()))
+        self._daemon.submit_or_refuse(
+            events.SetQuota(name, quota, by, self._daemon.clock.wall_ns())
+        )
         return {
             "quota": snapshot.quota(name, self._daemon.state.envs[name].quota),
             "warnings": self._warnings(name, quota),
@@ -203,7 +207,7 @@ class AdminOperations:
                 if count
             )
             raise OperationError(messages.ENV_IN_USE(env=env.name, held=held))
-        self._submit(
+        self._daemon.submit_or_refuse(
             events.RemoveQuota(env.name, given.get("by", ""), self._daemon.clock.wall_ns())
         )
         warnings: list[str] = []
@@ -266,15 +270,6 @@ class AdminOperations:
 
     # -- the rest --
 
-    def _release(self, given: dict[str, Any]) -> dict[str, Any]:
-        task_id = to_release(self._daemon.state, given["task"], None)
-        self._submit(events.ReleaseTask(task_id, given.get("by", ""), self._daemon.clock.wall_ns()))
-        return {"task": task_id}
-
     def _events(self, given: dict[str, Any]) -> dict[str, Any]:
         found = self._daemon.journal.events(given.get("since"), given.get("limit", 1_000))
         return {"schema_version": SCHEMA_VERSION, "events": found}
-
-    def _submit(self, event: events.Event) -> None:
-        if not self._daemon.submit(event):
-            raise OperationError(NOT_STORED(fault=self._daemon.journal.fault))

@@ -42,7 +42,7 @@ from nodemgr.edge.rpc.operation import (
     text,
 )
 from nodemgr.messages import jobs as messages
-from nodemgr.messages.orders import NOT_STORED, OTHER_ENV
+from nodemgr.messages.orders import OTHER_ENV
 
 MAX_HISTORY_MATCHED = 1_000
 """The most ended jobs, the last ones, that a filter with a final state matches."""
@@ -246,8 +246,7 @@ def carry_out(daemon: Daemon, found: dict[str, OneAction], rows: dict[str, dict[
     """One step for these; completes their rows. Raises OperationError if it cannot be stored."""
     if not found:
         return
-    if not daemon.submit(events.OrderAll(tuple(found.values()), daemon.clock.wall_ns())):
-        raise OperationError(NOT_STORED(fault=daemon.journal.refused))
+    daemon.submit_or_refuse(events.OrderAll(tuple(found.values()), daemon.clock.wall_ns()))
     for one, event in found.items():
         if (why := undone(daemon.state, event)) is not None:
             rows[one] = {"job": one, "error": why, "code": "refused"}

@@ -13,10 +13,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nodemgr.core.model import events
 from nodemgr.core.model.entities import Transport
 from nodemgr.edge.api.output_reads import LOG_READ_NS
-from nodemgr.edge.api.release_names import to_release
+from nodemgr.edge.api.release_names import release
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.clients.client_sessions import ASK_NS, Session
 from nodemgr.edge.engine.daemon import Daemon
@@ -73,7 +72,9 @@ class Questions:
                 "checks": self._views.env_checks(session.env, session.pid),
             },
             "allocations": lambda session, _: self._views.allocations(session.env, 0, MAX_RECORDS),
-            "release": self._release,
+            "release": lambda session, fields: release(
+                daemon, fields.get("argument", ""), session.user, session.env
+            ),
             "resume": lambda session, fields: self._ordered(
                 session, "task_resume", {"task": fields.get("argument", "")}
             ),
@@ -224,15 +225,6 @@ class Questions:
         task, _, for_ms = fields.get("argument", "").partition(" ")
         number = int(for_ms) if for_ms.isascii() and for_ms.isdecimal() else 0
         return self._ordered(session, "task_keep", {"task": task, "for_ms": number})
-
-    def _release(self, session: Session, fields: Mapping[str, Any]) -> dict[str, Any]:
-        task_id = to_release(self._daemon.state, fields.get("argument", ""), session.env)
-        event = events.ReleaseTask(
-            task_id, session.user, self._daemon.clock.wall_ns(), env=session.env
-        )
-        if not self._daemon.submit(event):
-            raise OperationError(messages.NOT_STORED(fault=self._daemon.journal.refused))
-        return {"task": task_id}
 
 
 def pages(answer: object) -> Iterator[str]:

@@ -52,9 +52,7 @@ class GpuOperations:
     def _carry_out(self, given: dict[str, Any], made: GpuOrder) -> dict[str, Any]:
         gpu, note = self._gpu(given["index"]), given.get("note", "")
         by = given.get("by") or "an administrator"
-        event = made(gpu, by, note, self._daemon.clock.wall_ns())
-        if not self._daemon.submit(event):
-            raise OperationError(messages.NOT_STORED(fault=self._daemon.journal.fault))
+        self._daemon.submit_or_refuse(made(gpu, by, note, self._daemon.clock.wall_ns()))
         state = self._daemon.state
         return {"index": gpu.index, "uuid": gpu.uuid, **gpu_health.row(state, state.gpus[gpu.uuid])}
 

@@ -81,7 +81,6 @@ from nodemgr.messages.orders import (
     ADMINS_VERB,
     INTERNAL_FAULT,
     MEMORY_RANGE_ABSURD,
-    NOT_STORED,
     OTHER_ENV,
 )
 
@@ -670,8 +669,7 @@ class JobOperations:
             objection = job_actions.objection(state, event)
         if objection is not None:
             raise OperationError(relayed(objection), "refused")
-        if not self._daemon.submit(event):
-            raise OperationError(NOT_STORED(fault=self._daemon.journal.refused))
+        self._daemon.submit_or_refuse(event)
 
     def _lives(self, who: Who, job_id: str) -> bool:
         """Returns whether the id names a living job that the caller may access."""

@@ -5,9 +5,13 @@ Knows: the refusal of a name that means nothing. Must not know: the transport of
 
 from __future__ import annotations
 
+from typing import Any
+
 from nodemgr.core.lifecycle import administration
+from nodemgr.core.model import events
 from nodemgr.core.model.entities import Suspension
 from nodemgr.core.state.node_state import State
+from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.messages.orders import ENV_HAS_NO_TASK, NO_TASK
 from nodemgr.messages.suspension import RELEASE_OF_SUSPENDED
@@ -33,3 +37,10 @@ def to_release(state: State, name: str, env: str | None) -> str:
     raise OperationError(
         NO_TASK(task=shown) if env is None else ENV_HAS_NO_TASK(env=env, task=shown)
     )
+
+
+def release(daemon: Daemon, name: str, by: str, env: str | None) -> dict[str, Any]:
+    """End the lease, or withdraw the request. Raises OperationError."""
+    task_id = to_release(daemon.state, name, env)
+    daemon.submit_or_refuse(events.ReleaseTask(task_id, by, daemon.clock.wall_ns(), env=env))
+    return {"task": task_id}

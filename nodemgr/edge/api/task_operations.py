@@ -17,7 +17,6 @@ from nodemgr.core.requests.notify import Standings
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Later, OperationError, Reply
 from nodemgr.messages import suspension as messages
-from nodemgr.messages.orders import NOT_STORED
 
 SHOWN_CHARS = 40
 
@@ -44,7 +43,7 @@ class TaskOperations:
         event = events.SuspendTask(
             task.task_id, who.name, self._daemon.clock.wall_ns(), env=who.env
         )
-        self._submit(event)
+        self._daemon.submit_or_refuse(event)
         if self._suspension(task.task_id) is not Suspension.SUSPENDING:
             return Later(lambda reply: reply(self._facts(task.task_id)))
         return self._at_the_end(task.task_id, messages.SUSPEND_FAILED)
@@ -57,7 +56,7 @@ class TaskOperations:
         if task.suspension is Suspension.NONE:
             raise OperationError(messages.NOT_SUSPENDED(task=task.task_id))
         event = events.ResumeTask(task.task_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
-        self._submit(event)
+        self._daemon.submit_or_refuse(event)
         if self._suspension(task.task_id) is not Suspension.RESUMING:
             return Later(lambda reply: reply(self._facts(task.task_id)))
         return self._at_the_end(task.task_id, messages.RESUME_NOT_DONE)
@@ -73,7 +72,9 @@ class TaskOperations:
                 )
             )
         wall_ns = self._daemon.clock.wall_ns()
-        self._submit(events.KeepTask(task.task_id, who.name, for_ms, wall_ns, env=who.env))
+        self._daemon.submit_or_refuse(
+            events.KeepTask(task.task_id, who.name, for_ms, wall_ns, env=who.env)
+        )
         return {"task": task.task_id, "for_ms": for_ms}
 
     def _task(self, who: TaskCaller, name: str) -> Task:
@@ -137,7 +138,3 @@ class TaskOperations:
     def _suspension(self, task_id: str) -> Suspension:
         task = self._daemon.state.tasks.get(task_id)
         return Suspension.NONE if task is None else task.suspension
-
-    def _submit(self, event: events.Event) -> None:
-        if not self._daemon.submit(event):
-            raise OperationError(NOT_STORED(fault=self._daemon.journal.refused))

@@ -41,10 +41,12 @@ from nodemgr.edge.kernel.process_locations import ProcessLocations
 from nodemgr.edge.kernel.processes import ProcessTable, pid_of
 from nodemgr.edge.ledger.peaks import Peaks
 from nodemgr.edge.ledger.registry import Beats, Ledgers
+from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.rpc.wire import Fields
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.suspension.hindrance import hindrance
 from nodemgr.edge.suspension.suspender import Suspender
+from nodemgr.messages.orders import NOT_STORED
 
 """The store's key of the boot that its processes belong to."""
 
@@ -120,6 +122,11 @@ class Daemon:
         )
         self.submit = self.engine.submit
         loop.call_soon(ledgers.make_spare)
+
+    def submit_or_refuse(self, event: events.Event) -> None:
+        """Step the core for an order. Raises OperationError if the store does not take it."""
+        if not self.submit(event):
+            raise OperationError(NOT_STORED(fault=self.journal.refused))
 
     def _step_ports(self, engine: StepEngine, ports: DaemonPorts) -> StepPorts:
         """Builds all other parts."""

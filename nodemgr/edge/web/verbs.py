@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from nodemgr.core.model import events
 from nodemgr.edge.api.gpu_use import PastUse
 from nodemgr.edge.api.job_operations import JobOperations, Who
-from nodemgr.edge.api.release_names import to_release
+from nodemgr.edge.api.release_names import release
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import (
     Argument,
@@ -29,7 +28,6 @@ from nodemgr.edge.web.tokens import TokenHolder, WebTokens
 from nodemgr.messages import web as messages
 from nodemgr.messages.orders import (
     ARGUMENTS_NOT_OBJECT,
-    NOT_STORED,
     UNKNOWN_VERB,
 )
 
@@ -155,9 +153,4 @@ class WebVerbs:
 
     def _release(self, viewer: TokenHolder, given: dict[str, Any]) -> dict[str, Any]:
         named = check({"task": Argument(text, required=True)}, given)["task"]
-        task_id = to_release(self._daemon.state, named, viewer.env)
-        wall_ns = self._daemon.clock.wall_ns()
-        event = events.ReleaseTask(task_id, viewer.name, wall_ns, env=viewer.env)
-        if not self._daemon.submit(event):
-            raise OperationError(NOT_STORED(fault=self._daemon.journal.refused))
-        return {"task": task_id}
+        return release(self._daemon, named, viewer.name, viewer.env)
