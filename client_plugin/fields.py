@@ -96,6 +96,16 @@ class Field:
         return 0 if self.kind == SIZE else self.low
 
     @property
+    def per_variable(self) -> int:
+        """The unit of its variable in its own."""
+        return 1_000 if self.kind == DURATION else 1
+
+    @property
+    def is_plain_wish(self) -> bool:
+        """A number whose variable csrc/client reads by this row alone; there 0 is: not named."""
+        return bool(self.variable and self.wire and self.low and not self.most)
+
+    @property
     def choices(self) -> List[str]:
         """The words of the option."""
         return [*self.words, self.unset] if self.unset else [*self.words]
@@ -108,12 +118,12 @@ class Field:
             text = text.rstrip("%")
         if not (text.isascii() and text.isdigit()):
             return units.parse_size(text) if self.kind == SIZE else None
-        return int(text) * (1_000 if self.kind == DURATION else 1)
+        return int(text) * self.per_variable
 
     def as_variable(self, value: Any) -> str:
         """The text of a variable: bytes, seconds, percent with their sign."""
         if self.kind == DURATION:
-            return str(-(-value // 1_000))
+            return str(-(-value // self.per_variable))
         return f"{value}%" if self.kind == PERCENT else str(value)
 
 

@@ -16,7 +16,7 @@ Must not know: what the sources say. (The simulator builds itself: csrc/sim/buil
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
 Before these it writes the messages of the C programs as macros, from their tables in
-client_plugin/messages: MESSAGES.
+client_plugin/messages: MESSAGES; and the fields of a request, from client_plugin/fields.py.
 
 Each source is compiled once. `python -m csrc.build` builds in place; `pip install .` and `pip
 install -e .` come through csrc/backend.py and BuildExt (both named in pyproject.toml). An
@@ -45,6 +45,7 @@ from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
+from client_plugin import fields
 from client_plugin.messages.form import Message
 from csrc import toolchain
 from csrc.sim import build as simulator
@@ -161,6 +162,12 @@ MESSAGES_TOP = """/* messages.h: a format for each row of a table of messages.
 #define NM_{room}_MESSAGES_H
 
 """
+WISHES = CSRC / "wire" / "wishes.def"
+WISHES_TOP = """/* wishes.def: the numbers of a request that a variable each names.
+ *
+ * Made by csrc/build.py from client_plugin/fields.py. Not to be edited.
+ */
+"""
 
 
 def format_of(template: str, number: str = "d") -> str:
@@ -191,11 +198,26 @@ def write_messages() -> None:
             if isinstance(row, Message)
         ]
         top = MESSAGES_TOP.format(table=header.table, room=header.room.upper())
-        text, path = f"{top}{''.join(rows)}\n#endif\n", header.path
-        if not path.exists() or path.read_text() != text:
-            fresh = path.with_name(f".{path.name}.{os.getpid()}")
-            fresh.write_text(text)
-            fresh.replace(path)
+        _write(header.path, f"{top}{''.join(rows)}\n#endif\n")
+
+
+def wishes() -> str:
+    """The text of wire/wishes.def, which stands in the repository (wire/wire.def has its form)."""
+    rows = [
+        f"NM_WISH({row.wire}, {ord('%') if row.kind == fields.PERCENT else 0}, "
+        f'"{row.variable}", {row.per_variable}, {row.least_on_wire}, {row.most_on_wire})\n'
+        for row in fields.RUN
+        if row.is_plain_wish
+    ]
+    return WISHES_TOP + "".join(rows)
+
+
+def _write(path: Path, text: str) -> None:
+    """Leaves a file alone that is the same already."""
+    if not path.exists() or path.read_text() != text:
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.replace(path)
 
 
 def build_client(objects: list[str], output: Path) -> None:
@@ -307,6 +329,7 @@ class BuildExt(build_ext):
         # for the extension too: setuptools would take the one that built this Python
         os.environ["CC"] = shlex.join(compiler())
         write_messages()
+        _write(WISHES, wishes())
         with tempfile.TemporaryDirectory() as directory:
             native = Path(directory, "_native.c")
             write_native(native)
@@ -365,6 +388,7 @@ def build_in_place() -> None:
 def check_sources(compilers: list[str]) -> None:
     """Raises SystemExit where a compiler warns."""
     write_messages()
+    _write(WISHES, wishes())
     with tempfile.TemporaryDirectory() as directory:
         checked = [*units(), *simulator.units(Path(directory))]
         for os.environ["CC"] in compilers:

@@ -112,7 +112,7 @@ NOT_A_CLASS = Message(
     "set latency-sensitive, normal or best-effort, or unset it",
 )
 NOT_A_SHARE = Message(
-    "NODEMGR_COMPUTE is no share of a GPU and is ignored",
+    "{name} is no share of a GPU and is ignored",
     "set a percentage from 1% to 100%, such as 30%, or unset it",
 )
 

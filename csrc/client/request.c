@@ -289,10 +289,18 @@ static void read_gpus(int64_t gpus)
         nm_say_later(NM_GPUS_NOT_A_NUMBER);
 }
 
+/* A number that a variable names: digits and the sign (0: none), times the unit. */
+struct wish {
+    const char *variable;
+    char sign;
+    uint64_t unit, least, most;
+};
+
 /* The caller's number, else that of the variable. */
-static bool take_number(int64_t said, const char *variable, uint64_t most, uint64_t *out)
+static bool take_number(int64_t said, const struct wish *wish, uint64_t *out)
 {
-    const char *text = nm_env_get(variable);
+    const char *text = nm_env_get(wish->variable);
+    size_t length = text != NULL ? strlen(text) : 0, signs = wish->sign != '\0';
     char line[160];
     if (said >= 0) {
         *out = (uint64_t)said;
@@ -300,9 +308,13 @@ static bool take_number(int64_t said, const char *variable, uint64_t most, uint6
     }
     if (text == NULL)
         return false;
-    if (nm_number(text, strlen(text), out) && *out <= most)
+    if (length > signs && (signs == 0 || text[length - 1] == wish->sign) &&
+        nm_number(text, length - signs, out) && *out <= wish->most / wish->unit &&
+        (*out *= wish->unit) >= wish->least)
         return true;
-    snprintf(line, sizeof line, NM_NOT_A_WHOLE_NUMBER, variable);
+    *out = 0;
+    snprintf(line, sizeof line, signs != 0 ? NM_NOT_A_SHARE : NM_NOT_A_WHOLE_NUMBER,
+             wish->variable);
     nm_say_later(line);
     return false;
 }
@@ -324,8 +336,8 @@ static void take_memory(int64_t said)
         request->memory_max = last;
         return;
     }
-    request->has_memory =
-        take_number(said, "NODEMGR_MEMORY", NM_BYTES_MASK, &request->memory_bytes);
+    request->has_memory = take_number(
+        said, &(struct wish){"NODEMGR_MEMORY", 0, 1, 0, NM_BYTES_MASK}, &request->memory_bytes);
 }
 
 static bool is_class(const char *text)
@@ -348,28 +360,15 @@ static void take_class(void)
         nm_say_later(NM_NOT_A_CLASS);
 }
 
-/* A number of 1 to 100 and the sign of percent, as in the options. */
-static void take_compute(void)
+static void take_wishes(void)
 {
-    struct nm_request *request = &nm_session.request;
-    const char *text = nm_env_get("NODEMGR_COMPUTE");
-    size_t length = text != NULL ? strlen(text) : 0;
-    if (text == NULL)
-        return;
-    request->has_compute = length > 0 && text[length - 1] == '%' &&
-                           nm_number(text, length - 1, &request->compute_percent) &&
-                           request->compute_percent >= 1 && request->compute_percent <= 100;
-    if (!request->has_compute)
-        nm_say_later(NM_NOT_A_SHARE);
-}
-
-static void take_deadline(void)
-{
-    struct nm_request *request = &nm_session.request;
-    request->has_deadline = take_number(-1, "NODEMGR_DEADLINE", NM_MAX_WAIT_MS / 1000,
-                                        &request->task_deadline_ms) &&
-                            request->task_deadline_ms > 0;
-    request->task_deadline_ms *= 1000;
+    static const struct wish wishes[] = {
+#define NM_WISH(key, sign, variable, unit, least, most) {variable, sign, unit, least, most},
+#include "wire/wishes.def"
+#undef NM_WISH
+    };
+    for (int i = 0; i < NM_WISH_COUNT; i++)
+        take_number(-1, &wishes[i], &nm_session.request.wish[i]);
 }
 
 static void take_worker_gpu(void)
@@ -389,10 +388,8 @@ static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, co
     struct nm_request *request = &nm_session.request;
     read_gpus(gpus);
     take_memory(memory_bytes);
-    request->has_wait =
-        take_number(wait_ms, "NODEMGR_WAIT", NM_MAX_WAIT_MS / 1000, &request->wait_ms);
-    if (request->has_wait && wait_ms < 0)
-        request->wait_ms *= 1000;
+    request->has_wait = take_number(
+        wait_ms, &(struct wish){"NODEMGR_WAIT", 0, 1000, 0, NM_MAX_WAIT_MS}, &request->wait_ms);
     if (nm_session.waited_in_vain) { /* a framework asks several times in one call: it waits once */
         request->has_wait = true;
         request->wait_ms = 0;
@@ -401,8 +398,7 @@ static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, co
         request->wait_ms = NM_MAX_WAIT_MS;
     request->deadline_ns = nm_now_ns() + request->wait_ms * NM_MS;
     take_class();
-    take_compute();
-    take_deadline();
+    take_wishes();
     take_worker_gpu();
     const char *visible_as = nm_env_get("NODEMGR_VISIBLE_AS");
     request->by_index = visible_as != NULL && strcmp(visible_as, "index") == 0;

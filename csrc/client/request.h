@@ -33,6 +33,13 @@ struct nm_variables { /* NULL: not set */
  *   ALL        no list: the whole grant. */
 enum nm_visible_rule { NM_VISIBLE_ALL, NM_VISIBLE_KEEP, NM_VISIBLE_MEMBERS, NM_VISIBLE_POSITIONS };
 
+enum nm_wish {
+#define NM_WISH(key, sign, variable, unit, least, most) NM_WISH_##key,
+#include "wire/wishes.def"
+#undef NM_WISH
+    NM_WISH_COUNT
+};
+
 struct nm_request {
     /* set by nm_request_read */
     bool cpu;       /* no GPU is asked for */
@@ -45,14 +52,13 @@ struct nm_request {
     enum nm_visible_rule rule;
     char list[NM_VISIBLE_BYTES], base[NM_VISIBLE_BYTES];
     /* set when the process sends the request */
-    bool has_memory, has_wait, has_compute, has_deadline;
+    bool has_memory, has_wait;
     bool answered; /* the manager knows of it */
     bool starts;   /* this process becomes a program, which asks again */
     bool by_index; /* CUDA_VISIBLE_DEVICES gets the driver's numbers, not UUIDs */
     uint64_t memory_bytes, wait_ms, deadline_ns;
     uint64_t memory_max; /* of a range, NODEMGR_MEMORY=1024-4096; 0: exactly memory_bytes */
-    uint64_t compute_percent;  /* of each GPU, asked for */
-    uint64_t task_deadline_ms; /* the task is to end within this time */
+    uint64_t wish[NM_WISH_COUNT]; /* 0: not named */
     char task_class[NM_CLASS_BYTES + 1]; /* empty: the environment's */
     char worker_gpu[NM_WORKER_GPU_BYTES + 1]; /* a GPU of an elastic task; empty: not bound */
     char command[NM_COMMAND_BYTES + 1];

@@ -123,6 +123,12 @@ static const enum nm_verb verb_of[NM_PENDING_COUNT] = {
     [NM_ACQUIRE] = NM_VERB_ACQUIRE, [NM_RELEASE] = NM_VERB_RELEASE, [NM_ASK] = NM_VERB_ASK,
 };
 
+static const enum nm_key wish_key[] = {
+#define NM_WISH(key, sign, variable, unit, least, most) NM_KEY_##key,
+#include "wire/wishes.def"
+#undef NM_WISH
+};
+
 static void build_acquire(struct nm_build *build)
 {
     const struct nm_request *request = &nm_session.request;
@@ -143,10 +149,9 @@ static void build_acquire(struct nm_build *build)
         nm_build_number(build, NM_KEY_wait_ms, request->wait_ms);
     if (request->task_class[0] != '\0')
         nm_build_text(build, NM_KEY_class, request->task_class);
-    if (request->has_compute)
-        nm_build_number(build, NM_KEY_compute, request->compute_percent);
-    if (request->has_deadline)
-        nm_build_number(build, NM_KEY_deadline_ms, request->task_deadline_ms);
+    for (int i = 0; i < NM_WISH_COUNT; i++)
+        if (request->wish[i] != 0)
+            nm_build_number(build, wish_key[i], request->wish[i]);
     if (nm_is_gated())
         nm_build_number(build, NM_KEY_gated, 1);
     if (request->starts)

@@ -32,7 +32,12 @@ class Refused(Exception):
 @cache
 def table() -> tuple[dict[str, tuple[str, frozenset[str]]], dict[str, dict[str, str]]]:
     """Verbs with their direction and required keys; keys with their type by direction."""
-    text = re.sub(r"/\*.*?\*/", "", (CSRC / "wire" / "wire.def").read_text(), flags=re.DOTALL)
+    text, wishes = ((CSRC / "wire" / name).read_text() for name in ("wire.def", "wishes.def"))
+    text = text.replace(
+        '#include "wire/wishes.def"',
+        re.sub(r"(?m)^NM_WISH\((\w+),.*", r"NM_KEY(\1, NUMBER, NUMBER)", wishes),
+    )
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     verbs = re.findall(r"^NM_VERB\((\w+), (\w+), ((?:K\(\w+\) ?)*)\)", text, flags=re.MULTILINE)
     keys = re.findall(r"^NM_KEY\((\w+), (\w+), (\w+)\)", text, flags=re.MULTILINE)
     return (

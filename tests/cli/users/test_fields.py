@@ -10,13 +10,14 @@ import pytest
 from client_plugin import fields
 from client_plugin.fields import Field
 from client_plugin.verbs.arguments import kinds
+from csrc import build
 from nodemgr.core.model.entities import Quota
 from nodemgr.core.placement.orders import ORDERS
 from nodemgr.edge.rpc import wire
 from nodemgr.edge.rpc.operation import OperationError, of_field
 from tests.support.manager import ROOT
 
-C = "".join(path.read_text() for path in (ROOT / "csrc").rglob("*.c"))
+C = "".join(path.read_text() for end in ("c", "def") for path in (ROOT / "csrc").rglob(f"*.{end}"))
 NUMBERS = {row.name: row for row in fields.ALL if row.high}
 
 
@@ -52,6 +53,10 @@ def test_the_clients_know_each_variable_and_the_wire_each_key() -> None:
     variables = {row.variable for row in fields.RUN if row.variable}
     assert not {name for name in variables if f'"{name}"' not in C}
     assert not {row.wire for row in fields.RUN if row.wire} - {*wire._KEYS}
+
+
+def test_the_c_library_has_the_rows_that_the_build_makes() -> None:
+    assert build.WISHES.read_text() == build.wishes()
 
 
 @pytest.mark.parametrize("row", NUMBERS.values(), ids=named)
