@@ -45,7 +45,7 @@ def _cell(field: Field, quota: tables.TableRow) -> object:
 def _column(field: Field) -> Column:
     cell = partial(_cell, field)
     if field.kind == fields.SIZE:
-        return SizeColumn(field.column, cell, spare=field.spare)
+        return SizeColumn(field.column, cell, spare=field.spare, optional=field.is_rare)
     is_number = field.kind in (fields.COUNT, fields.PERCENT, fields.DURATION)
     return Column(field.column, cell, right=is_number, spare=field.spare, optional=field.is_rare)
 
