@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 COUNT, SIZE, DURATION, PERCENT, WORD = "count", "size", "duration", "percent", "word"
 FLAG, FILE, TEXT, QUEUE, JOBS, ARRAY = "flag", "file", "text", "queue", "jobs", "array"
+NAMES = "names"
+REPEATED = (JOBS, NAMES)
 LISTS = (FLAG, TEXT, JOBS, ARRAY)
 """The kinds. A COUNT is a whole number, a SIZE bytes, a DURATION ms, a WORD one of `words`."""
 
@@ -318,6 +320,32 @@ OF_QUEUE = (
     ),
 )  # fmt: skip
 """The settings of a queue but its users and groups."""
+
+
+def members(may: str, nobody: str) -> Tuple[Field, ...]:
+    """The options of the users and groups of a quota or a queue, who `may` do this.
+
+    `nobody`: the option that forgets them.
+    """
+    return (
+        Field(
+            "users", NAMES, f"A user that may {may}, too (repeatable).", option="--user",
+            metavar="USER",
+        ),
+        Field("groups", NAMES, "The same for a group.", option="--group", metavar="GROUP"),
+        Field(
+            "no_users", NAMES, f"A user that may no longer {may} (repeatable).",
+            option="--no-user", metavar="USER",
+        ),
+        Field("no_groups", NAMES, "The same for a group.", option="--no-group", metavar="GROUP"),
+        Field(
+            "users_only", FLAG,
+            "Only the users and groups that are named here; of those named before, no other.",
+        ),
+        Field(nobody, FLAG, "Forget the users and groups named before."),
+    )  # fmt: skip
+
+
 ORDERED = tuple(field for field in RUN if field.is_ordered)
 """Arguments of the order `job_submit`."""
 OF_RUN, OF_SUBMIT = (tuple(row for row in RUN if verb in row.verbs) for verb in RUN_AND_SUBMIT)

@@ -291,7 +291,7 @@ JOBS = _several(JOB_OR_ENDED)
 TASK = ValueKind("task", _task)
 OF_KIND = {
     fields.SIZE: SIZE, fields.PERCENT: PERCENT, fields.TEXT: TEXT, fields.FILE: FILE,
-    fields.QUEUE: QUEUE, fields.JOBS: JOBS, fields.ARRAY: ARRAY,
+    fields.NAMES: TEXT, fields.QUEUE: QUEUE, fields.JOBS: JOBS, fields.ARRAY: ARRAY,
 }  # fmt: skip
 OF_RANGE = {fields.COUNT: GPU_RANGE, fields.SIZE: SIZE_RANGE}
 
@@ -320,7 +320,7 @@ def options_of(rows: Sequence[Field]) -> Tuple[VerbOption, ...]:
     return tuple(
         VerbOption(
             field.option, kind=of_field(field), key=field.name, help=field.help,
-            metavar=field.metavar, repeat=field.kind == fields.JOBS,
+            metavar=field.metavar, repeat=field.kind in fields.REPEATED,
         )
         for field in rows
     )  # fmt: skip

@@ -229,11 +229,11 @@ def _move(said: Said) -> int:
 
 
 def _create(said: Said) -> int:
-    if said.everybody and (said.user or said.group):
+    if said.everybody and (said.users or said.groups):
         mistake(said.verb, messages.EVERYBODY_AND_USERS())
     order = fields.said(fields.OF_QUEUE, vars(said))
     is_whole = said.users_only or said.everybody
-    order.update(membership(said.user, said.group, said.no_user, said.no_group, is_whole))
+    order.update(membership(said.users, said.groups, said.no_users, said.no_groups, is_whole))
     row = choice.admins_way(said.whom()).ask("queue_create", queue=said.queue, **order)
     takes = f", takes {row['cap']} at most" if row["cap"] is not None else ""
     again = f", restarts failed jobs {row['max_restarts']} times" if row["max_restarts"] else ""
@@ -312,35 +312,7 @@ VERBS = {
         _create,
         VerbOption("queue", kind=kinds.QUEUE, required=True),
         *kinds.options_of(fields.OF_QUEUE),
-        VerbOption(
-            "--user",
-            kind=kinds.TEXT,
-            repeat=True,
-            metavar="USER",
-            help="A user that may ask for it, too (repeatable).",
-        ),
-        VerbOption(
-            "--group", kind=kinds.TEXT, repeat=True, metavar="GROUP", help="The same for a group."
-        ),
-        VerbOption(
-            "--no-user",
-            kind=kinds.TEXT,
-            repeat=True,
-            metavar="USER",
-            help="A user that may no longer ask for it (repeatable).",
-        ),
-        VerbOption(
-            "--no-group",
-            kind=kinds.TEXT,
-            repeat=True,
-            metavar="GROUP",
-            help="The same for a group.",
-        ),
-        VerbOption(
-            "--users-only",
-            help="Only the users and groups that are named here; of those named before, no other.",
-        ),
-        VerbOption("--everybody", help="Forget the users and groups named before."),
+        *kinds.options_of(fields.members("ask for it", "everybody")),
         text=(
             "An option that is not given leaves the queue's value as it is. A "
             "user also needs the right of the environment (quota set --max-priority). "

@@ -87,10 +87,6 @@ def _known(
     return check
 
 
-_known_user = _known("user", pwd.getpwnam, "passwd")
-_known_group = _known("group", grp.getgrnam, "group")
-
-
 @click.group(
     "quota", cls=VerbGroup, short_help="Set, show and remove what each environment may use."
 )
@@ -102,47 +98,28 @@ def command() -> None:
     """
 
 
+KNOWN = {
+    "users": _known("user", pwd.getpwnam, "passwd"),
+    "groups": _known("group", grp.getgrnam, "group"),
+}
+
+
 def _option(field: Field, *, is_required: bool = False) -> Callable[[options.F], options.F]:
+    names = (field.option, field.name)
+    if field.kind == fields.FLAG:
+        return click.option(*names, is_flag=True, help=field.help)
+    if field.kind == fields.NAMES:
+        return click.option(
+            *names,
+            multiple=True,
+            callback=KNOWN.get(field.name),
+            metavar=field.metavar,
+            help=field.help,
+        )
     kind = kinds.of_field(field)
     assert kind is not None
     value = click.Choice(field.choices) if field.words else options.Parsed(kind)
-    return click.option(field.option, field.name, type=value, required=is_required, help=field.help)
-
-
-MEMBER_OPTIONS = (
-    click.option(
-        "--user",
-        "users",
-        multiple=True,
-        callback=_known_user,
-        metavar="USER",
-        help="A user that may enter, too (repeatable).",
-    ),
-    click.option(
-        "--group",
-        "groups",
-        multiple=True,
-        callback=_known_group,
-        metavar="GROUP",
-        help="The same for a group.",
-    ),
-    click.option(
-        "--no-user",
-        "no_users",
-        multiple=True,
-        metavar="USER",
-        help="A user that may no longer enter (repeatable).",
-    ),
-    click.option(
-        "--no-group", "no_groups", multiple=True, metavar="GROUP", help="The same for a group."
-    ),
-    click.option(
-        "--users-only",
-        is_flag=True,
-        help="Only the users and groups that are named here; of those named before, no other.",
-    ),
-    click.option("--nobody", is_flag=True, help="Forget the users and groups named before."),
-)
+    return click.option(*names, type=value, required=is_required, help=field.help)
 
 
 def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
@@ -150,10 +127,9 @@ def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
     gpus, *others = fields.QUOTA
 
     def add(function: options.F) -> options.F:
-        rows = [_option(gpus, is_required=gpus_required), *map(_option, others), *MEMBER_OPTIONS]
-        for option in reversed(rows):
-            function = option(function)
-        return function
+        for row in reversed([*others, *fields.members("enter", "nobody")]):
+            function = _option(row)(function)
+        return _option(gpus, is_required=gpus_required)(function)
 
     return add
 

@@ -270,6 +270,7 @@ def _dataclass_reader(annotation: Any) -> Reader:
     columns, nested = _columns(annotation), _nested(annotation)
     fields = {name: _reader(column.annotation) for name, column in columns.items()}
     required = {name for name, column in columns.items() if column.is_required}
+    own = {kind: [field.name for field in dataclasses.fields(kind)] for kind in nested.values()}
 
     def back(data: Any, where: str) -> Any:
         if not isinstance(data, dict):
@@ -282,8 +283,7 @@ def _dataclass_reader(annotation: Any) -> Reader:
             raise EncodingError(f"{where} lacks fields: {', '.join(sorted(missing))}")
         found = {name: fields[name](member, f"{where}.{name}") for name, member in data.items()}
         for outer, kind in nested.items():
-            own = [field.name for field in dataclasses.fields(kind) if field.name in found]
-            found[outer] = kind(**{name: found.pop(name) for name in own})
+            found[outer] = kind(**{name: found.pop(name) for name in own[kind] if name in found})
         return annotation(**found)
 
     return back
