@@ -68,9 +68,9 @@ ROOMS = {
         "memory",
         "shim",
     ),
-    "nodemgr-supervisor": ("jobs", "supervisor"),
-    "nodemgr-runner": ("base", "conf", "wire", "jobs", "runner"),
-    "nodemgr": ("front",),
+    "nodemgr-supervisor": ("start", "jobs", "supervisor"),
+    "nodemgr-runner": ("start", "base", "conf", "wire", "jobs", "runner"),
+    "nodemgr": ("start", "front"),
     "_native": ("base", "wire", "ledger", "gate", "manager"),
 }
 CLIENT = ("client_plugin", "sitecustomize")
@@ -78,7 +78,7 @@ CLIENT = ("client_plugin", "sitecustomize")
 # Most of the objects are part of the preloaded library: old symbols of glibc, none bound late.
 CFLAGS = (*toolchain.FLAGS, "-O2", "-DNM_OLD_GLIBC", "-fno-plt")
 # What programs of root are made of.
-HARDENED_ROOMS = ("base", "conf", "wire", "jobs", "supervisor", "runner")
+HARDENED_ROOMS = ("start", "base", "conf", "wire", "jobs", "supervisor", "runner")
 HARDENING = ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong")
 NATIVE_FLAGS = (
     *CFLAGS,
@@ -98,8 +98,9 @@ SHIM_LDFLAGS = [
     "-Wl,-z,now,-z,nodelete,-z,defs",
     *LIBRARIES,
 ]
-# They run as root: after the start, no writable table of addresses is left.
-PROGRAM_LDFLAGS = ["-pie", "-Wl,-z,now,-z,relro", *LIBRARIES]
+# They run as root: after the start, no writable table of addresses is left. csrc/start has their
+# first instructions.
+PROGRAM_LDFLAGS = ["-pie", "-nostartfiles", "-Wl,-z,now,-z,relro", *LIBRARIES]
 # The dynamic linkers' values of $LIB in a path: Debian's kind, Red Hat's, Arch's.
 # Each finds the shim under its own name, and musl's linker, which knows no $LIB, finds nothing.
 # 32-bit programs find a library of one file where the compiler can make one: without it their
@@ -244,15 +245,17 @@ def lay_out(library: Path, parent: Path, directories: tuple[str, ...]) -> None:
 def build_front(output_directory: Path) -> Path:
     output = output_directory / "nodemgr"
     sources = map(str, sources_of(output.name))
-    toolchain.link([*CFLAGS, *HARDENING, *sources, *PROGRAM_LDFLAGS], output)
+    toolchain.link([*CFLAGS, f"-I{CSRC}", *HARDENING, *sources, *PROGRAM_LDFLAGS], output)
     return output
 
 
 def build_simulator(output_directory: Path) -> None:
     """The simulated libraries, and examples/hold.c as the demo's CUDA program."""
     cuda, *_ = simulator.build(output_directory)
-    hold = ROOT / "examples" / "hold.c"
-    toolchain.link([*CFLAGS, str(hold), str(cuda), "-ldl"], output_directory / "hold")
+    sources = [str(ROOT / "examples" / "hold.c"), str(CSRC / "start" / "start.c")]
+    flags = [*CFLAGS, f"-I{CSRC}", "-include", str(CSRC / "base" / "prim.h")]
+    words = [*flags, *sources, str(cuda), *PROGRAM_LDFLAGS]
+    toolchain.link(words, output_directory / "hold")
 
 
 def copy_client(output_directory: Path) -> None:
@@ -352,13 +355,27 @@ class BuildExt(build_ext):
             copy_client(client)
             copy_examples(package / "_examples")
         build_client(objects["libnodemgr.so"], client / "client_plugin" / "_lib" / "libnodemgr.so")
-        for name, directory, flags in (
-            ("nodemgr-supervisor", package, []),
-            ("nodemgr-runner", client / "client_plugin", ["-nostartfiles"]),
+        for name, directory in (
+            ("nodemgr-supervisor", package),
+            ("nodemgr-runner", client / "client_plugin"),
         ):
-            words = [*objects[name], *flags, *PROGRAM_LDFLAGS]
-            toolchain.link(words, directory / "_bin" / name)
+            toolchain.link([*objects[name], *PROGRAM_LDFLAGS], directory / "_bin" / name)
         build_simulator(package / "_sim")
+
+
+bdist_wheel: Any = Distribution().get_command_class("bdist_wheel")
+
+
+class BdistWheel(bdist_wheel):
+    """bdist_wheel, whose platform names the oldest glibc that loads all that the wheel brings."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, system = super().get_tag()
+        packed = [path for path in Path(self.bdist_dir or "").rglob("*") if toolchain.is_elf(path)]
+        needed = toolchain.newest_glibc(packed) if system.startswith("linux_") else None
+        if needed is not None:
+            system = system.replace("linux", f"manylinux_{needed[0]}_{needed[1]}", 1)
+        return python, abi, system
 
 
 build_scripts: Any = Distribution().get_command_class("build_scripts")

@@ -7,6 +7,7 @@ project's sources and outputs.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -110,6 +111,23 @@ def _fault(cc: list[str]) -> str:
         tried = _run(command, f"{text}int main(void) {{ return 0; }}\n")
     lines = [line for line in tried.stdout.splitlines() if "error" in line]
     return "" if tried.returncode == 0 else next(iter(lines), f"exit status {tried.returncode}")
+
+
+def is_elf(path: Path) -> bool:
+    """Whether it is a program or a library."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def newest_glibc(files: list[Path]) -> tuple[int, int] | None:
+    """The newest version of glibc that the files need; None: without readelf it is not known."""
+    if not files or shutil.which("readelf") is None:
+        return None
+    said = _run(["readelf", "--version-info", "--wide", *map(str, files)]).stdout
+    found = re.findall(r"Name: GLIBC_(\d+)\.(\d+)", said)
+    return max(((int(major), int(minor)) for major, minor in found), default=None)
 
 
 def _run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,7 @@
  * own. It is a subreaper: processes that a killed supervisor leaves become its children and are
  * ended.
  */
+#include "base/prim.h"
 #include "jobs/messages.h"
 #include "supervisor/supervisor.h"
 
@@ -106,7 +107,7 @@ static int open_attempt(const char *jobs, const char *name, char why[NM_JOB_WHY_
                              O_RDONLY | O_DIRECTORY | O_CLOEXEC | (step == 0 ? 0 : O_NOFOLLOW));
         if (step > 0)
             close(steps[step - 1]);
-        if (steps[step] < 0 || fstat(steps[step], &status) != 0) {
+        if (steps[step] < 0 || !nm_file_status(steps[step], &status)) {
             snprintf(why, NM_JOB_WHY_BYTES, NM_ATTEMPT_NOT_OPENED, jobs, name, strerror(errno));
             return -1;
         }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
 
 from csrc.build import SHIM_DIRS
 from tests.support.wheel import Installation, copy_source, installation, wheel
@@ -70,8 +74,36 @@ def test_what_others_run_is_executable(wheel: Path) -> None:
         assert zipfile.ZipFile(wheel).getinfo(name).external_attr >> 16 & 0o111
 
 
-def test_it_is_for_every_python_from_3_11_on(wheel: Path) -> None:
-    assert "-cp311-abi3-linux_" in wheel.name
+OLDEST_GLIBC = (2, 28)
+"""Debian 10, RHEL 8."""
+
+
+def versions_needed(data: bytes) -> set[tuple[int, int]]:
+    """The versions of glibc whose symbols an ELF file has."""
+    found = set()
+    for section in ELFFile(io.BytesIO(data)).iter_sections():
+        if isinstance(section, GNUVerNeedSection):
+            for _, versions in section.iter_versions():
+                names = [version.name for version in versions]
+                numbers = [re.fullmatch(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?", name) for name in names]
+                found |= {(int(each[1]), int(each[2])) for each in numbers if each is not None}
+    return found
+
+
+def test_its_tag_names_the_oldest_glibc_that_loads_all_of_it(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    needed = {
+        name: versions_needed(data)
+        for name in archive.namelist()
+        if (data := archive.read(name)).startswith(b"\x7fELF")
+    }
+    newest = {name: max(versions) for name, versions in needed.items() if versions}
+    assert len(newest) >= len([name for name in NEEDED if re.search(r"\.so|_bin/", name)])
+    assert {name: version for name, version in newest.items() if version > OLDEST_GLIBC} == {}
+    major, minor = max(newest.values())
+    tag = f"manylinux_{major}_{minor}_{platform.machine()}"
+    assert wheel.name == f"nodemgr-0.1.0-cp311-abi3-{tag}.whl"
+    assert f"Tag: cp311-abi3-{tag}" in archive.read("nodemgr-0.1.0.dist-info/WHEEL").decode()
 
 
 def test_no_path_of_the_building_machine_is_in_it(wheel: Path) -> None:

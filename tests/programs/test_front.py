@@ -22,7 +22,7 @@ SHOWN = "import sys; print(sys.argv[1:])"
 
 def front(directory: Path, head: bytes) -> Path:
     (directory / "nodemgr-python").write_bytes(head)
-    return compile_c(directory / "nodemgr", build.sources_of("nodemgr"), sanitizer="address")
+    return compile_c(directory / "nodemgr", (build.CSRC / "front").glob("*.c"), sanitizer="address")
 
 
 def run(program: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from tests.client_c.compiled import compile_c
 
 def test_output_that_a_full_sheet_refuses_is_tried_again(tmp_path: Path) -> None:
     """`said` and the limit of the wait in ms: before, and with room."""
-    left_out = ("runner/attempt.c", "runner/main.c", "runner/start.c")
+    left_out = ("runner/attempt.c", "runner/main.c", "start/start.c")
     sources = [
         source
         for source in map(str, build.sources_of("nodemgr-runner"))

@@ -1,6 +1,7 @@
 /* start.c: the first instructions of a program that is built with a new glibc and runs with an old
  * one.
  *
+ * Part of nodemgr, nodemgr-supervisor and nodemgr-runner.
  * Knows: the kernel's layout of the stack, the oldest version of the function that calls main. The
  * compiler's own start would need glibc 2.34. There are no constructors to run.
  */
