@@ -7,6 +7,7 @@
  *                                             cgroup below the directory SCOPE
  *   nodemgr-supervisor scope SCOPE            makes that directory by systemd
  *   nodemgr-supervisor keep SCOPE             keeps it, from inside
+ *   nodemgr-supervisor end-all JOBS           ends all attempts, as the node goes down
  *   nodemgr-supervisor supervise DIRECTORY    one attempt, in the foreground
  */
 #include "jobs/messages.h"
@@ -82,6 +83,8 @@ int main(int argc, char *argv[])
         return nm_scope_make(argv[2]);
     if (argc == 3 && strcmp(argv[1], "keep") == 0)
         return nm_scope_keep(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "end-all") == 0)
+        return nm_end_all(argv[2]);
     if (argc == 3 && strcmp(argv[1], "supervise") == 0) {
         int fd = open(argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         return fd < 0 ? fault(argv[2]) : nm_supervise_directory(fd, "-/-", -1, NULL);

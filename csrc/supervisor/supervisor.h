@@ -25,6 +25,11 @@ int nm_supervise_directory(int directory, const char *name, int manager, const c
    below which each job gets a cgroup; NULL: none. */
 int nm_launch(int socket, bool listens, const char *jobs, const char *scope);
 
+/* -- down.c -- */
+
+/* The node goes down: has all supervisors below `jobs` end their jobs, and waits for them. */
+int nm_end_all(const char *jobs);
+
 /* -- scope.c -- */
 
 /* Makes the scope by systemd, if it is not there. Returns an exit status. */

@@ -366,15 +366,51 @@ def test_what_says_whose_it_is_is_found_where_a_job_has_no_audit_session() -> No
             process.wait()
 
 
-def test_it_is_told_to_end_as_when_the_node_goes_down(world: World) -> None:
+TOLD_TO_END = "its supervisor was told to end: the node goes down, or a user ended it"
+
+
+def test_it_is_told_to_end_while_the_node_stays_up(world: World) -> None:
     world.factory.create(world.order("sleep", "600"))
     world.begun()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         os.kill(world.supervisor(), number)
     status = world.end()
     assert status.signal == signal.SIGTERM
-    assert status.why == "its supervisor was told to end: the node goes down, or a user ended it"
-    assert status.cause is Cause.NODE_DOWN
+    assert (status.why, status.cause) == (TOLD_TO_END, Cause.SUPERVISOR_LOST)
+
+
+SAVES = "trap 'echo saved > saved; exit 0' TERM; echo ready > ready; while :; do sleep 0.01; done"
+
+
+def test_all_are_ended_before_the_node_goes_down(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each saves its state; one has ended before, one has not begun. Then the node is up again."""
+    assert world.run("true", job="j1").exit_code == 0
+    waiting = AttemptFiles(world.jobs_dir, "j4", 1)
+    waiting.write(world.order("true", job="j4"), 1_000, boot_id())
+    for job in ("j2", "j3"):
+        script = f"cd {world.directory}; mkdir {job}; cd {job}; {SAVES}"
+        world.factory.create(world.order("sh", "-c", script, job=job))
+        world.begun(job)
+        world.until(lambda job=job: (world.directory / job / "ready").exists())
+    world.again()
+    done = subprocess.run([PROGRAM, "end-all", world.jobs_dir], timeout=WAIT_LIMIT_S, check=False)
+    assert done.returncode == 0
+    assert [(world.directory / job / "saved").exists() for job in ("j2", "j3")] == [True, True]
+    assert waiting.claim() is None
+    monkeypatch.setattr(local, "boot_id", lambda: "the next one")
+    world.again()
+    world.factory.adopt([("j2", 1), ("j3", 1)])
+    for job in ("j2", "j3"):
+        status = world.end(job)
+        assert (status.exit_code, status.why) == (0, TOLD_TO_END)
+        assert status.cause is Cause.NODE_DOWN
+
+
+def test_without_jobs_there_is_none_to_end(tmp_path: Path) -> None:
+    for directory in (tmp_path, tmp_path / "none"):
+        assert subprocess.run([PROGRAM, "end-all", directory], check=False).returncode == 0
 
 
 def test_the_job_is_killed(world: World) -> None:

@@ -290,6 +290,9 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
         finish(draft, job, JobEvent.END, JobState.DONE, "", now_ns, event.wall_ns)
     elif endings.NEXT[cause] is endings.Next.PAUSE:
         _interrupted(draft, job, JobEvent.END, now_ns, event.wall_ns)
+    elif endings.NEXT[cause] is endings.Next.RETURN:
+        job = _back(draft, replace(job, why=said), JobEvent.END, now_ns, event.wall_ns)
+        publish_queued(draft, job, said)
     elif cause is Cause.OWN and had_process:
         _await_gpu_report(draft, job, said, now_ns, event.wall_ns)
     else:

@@ -20,6 +20,8 @@ class Next(enum.Enum):
     """The job failed, and another attempt would fail in the same way: it is over."""
     PAUSE = "pause"
     """Not the job's fault: after a pause it goes back to its place. It uses up no restart."""
+    RETURN = "return"
+    """Not the job's fault, and over: it goes back to its place at once. It uses up no restart."""
 
 
 NEXT: dict[Cause, Next] = {
@@ -28,7 +30,7 @@ NEXT: dict[Cause, Next] = {
     Cause.CANNOT_RUN: Next.FAIL,
     Cause.GPU_LOST: Next.PAUSE,
     Cause.SUPERVISOR_LOST: Next.PAUSE,
-    Cause.NODE_DOWN: Next.PAUSE,
+    Cause.NODE_DOWN: Next.RETURN,
     Cause.CONTAINER_STOPPED: Next.PAUSE,
     Cause.NOT_STARTED: Next.PAUSE,
     Cause.POLICY: Next.FAIL,

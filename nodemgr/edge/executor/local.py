@@ -641,6 +641,10 @@ class NodeFactory:
             end = End(time.time_ns(), None, None, cause, otherwise)
         elif end.why == WITHDRAWN and attempt.why:
             end = dataclasses.replace(end, why=attempt.why)
+        if end.cause is Cause.NODE_DOWN and attempt.files.boot() == self._boot:
+            # told to end, and the node is still up: it is not to be tried again at once
+            cause = Cause.CONTAINER_STOPPED if attempt.place else Cause.SUPERVISOR_LOST
+            end = dataclasses.replace(end, cause=cause)
         self._notify_ended(attempt, _status(began, end), end.wall_ns, end.boot_ns)
 
     def _end_soon(self, attempt: _Attempt, status: Status) -> None:

@@ -51,7 +51,12 @@ def test_each_cause_has_its_row_and_the_docs_show_it() -> None:
     assert NEXT.keys() == set(Cause)
     rows = [line.split("|") for line in DOCS.read_text().splitlines() if line.startswith("| `")]
     shown = {row[1].strip(" `"): row[3].strip() for row in rows}
-    words = {Next.RETRY: "tried again", Next.FAIL: "failed", Next.PAUSE: "back to its place"}
+    words = {
+        Next.RETRY: "tried again",
+        Next.FAIL: "failed",
+        Next.PAUSE: "back to its place",
+        Next.RETURN: "back to its place at once",
+    }
     assert {cause.value: words[NEXT[cause]] for cause in Cause} == {
         cause: text for cause, text in shown.items() if cause in set(Cause)
     }
@@ -108,6 +113,20 @@ def test_what_was_not_its_fault_goes_back_to_its_place_after_a_pause(cause: Caus
     assert node.queued_jobs() == [first, third]
     node.job_ends(str(second))
     assert node.job(first).state is JobState.STARTING
+
+
+def test_after_the_node_was_down_it_is_at_its_place_at_once() -> None:
+    node = node_of()
+    first = running(node)
+    second, third = node.submits("alice", gpus=1), node.submits("alice", gpus=1)
+    queued_ns = node.job(first).queued_ns
+    node.job_ends(first, 0, why="the node went down while it ran", cause=Cause.NODE_DOWN)
+    job = node.job(first)
+    assert (job.state, job.attempt, job.restarts, job.interruptions, job.queued_ns) == (
+        JobState.STARTING, 2, 0, 0, queued_ns,
+    )  # fmt: skip
+    assert job.attempts[0].cause is Cause.NODE_DOWN
+    assert node.queued_jobs() == [second, third]
 
 
 def test_a_failure_of_its_own_uses_up_its_tries_and_what_is_not_its_fault_does_not() -> None:

@@ -39,7 +39,7 @@ def job_of(node: Node, **more: Any) -> str:
 def interrupted(node: Node) -> str:
     job_id = job_of(node)
     node.begins(job_id)
-    node.job_ends(job_id, None, why="the node went down", cause=Cause.NODE_DOWN)
+    node.job_ends(job_id, None, why="it was killed", cause=Cause.SUPERVISOR_LOST)
     assert node.job(job_id).state is JobState.PAUSED
     return job_id
 
@@ -128,7 +128,7 @@ def runs_and_ends() -> None:
         job_id = job_of(node)
         if begins:
             node.begins(job_id)
-        node.job_ends(job_id, None, why="the node went down", cause=Cause.NODE_DOWN)
+        node.job_ends(job_id, None, why="it was killed", cause=Cause.SUPERVISOR_LOST)
 
 
 def is_stopped() -> None:
