@@ -457,9 +457,11 @@ def _hold_more(
             if not row.used and row.big_enough
         ]
         policy = placement.order_of(draft, holder.hold.request)
-        # Others get the first rows. A GPU that does not qualify may lose its room to sharers.
-        last = sorted(rows, key=lambda row: (qualifies(row, holder.ask), policy(row)))[-more:]
-        scheduling_pass.held |= dict.fromkeys([row.uuid for row in last], holder.hold)
+        # Others get the first rows. A GPU that does not qualify may lose its room to sharers, one
+        # in use before an idle one: the start of another entry may not move the hold to its GPU.
+        ranked = [(2 if qualifies(row, holder.ask) else int(not row.tasks), row) for row in rows]
+        last = sorted(ranked, key=lambda each: (each[0], policy(each[1])))[-more:]
+        scheduling_pass.held |= dict.fromkeys([row.uuid for _, row in last], holder.hold)
 
 
 def _follow(

@@ -194,3 +194,22 @@ def test_a_request_short_of_memory_quota_and_compute_of_its_env_keeps_no_gpu_fro
     assert "0.0 GiB" in line
     node.asks("b", 3, 1)
     assert node.gpus_of(3) in ([1], [2])
+
+
+def test_a_start_in_the_same_pass_does_not_move_a_hold_to_the_gpu_that_it_takes() -> None:
+    """Only c may use GPUs 1 and 2, where its process may still have memory: a holds one of them.
+
+    If the hold moved, the other GPU would be free for c's next job, and no pass would follow.
+    """
+    node = Node(3)
+    for env in "ac":
+        node.quota(env, 2, 120)
+    node.asks("a", 1, 1)
+    node.asks("c", 2, 2)
+    assert (node.gpus_of(1), node.gpus_of(2)) == ([0], [1, 2])
+    held = node.submits("a", gpus=2)
+    node.submits("c", gpus=1, array=(0, 1))
+    node.releases("c", 2)
+    lines = [line for *_, line in notify.listing(node.state, node.now_ns)]
+    assert len(lines) == 2
+    assert f"GPU 2 kept for a/{held}" in lines[1]
