@@ -232,8 +232,7 @@ def _create(said: Said) -> int:
     if said.everybody and (said.users or said.groups):
         mistake(said.verb, messages.EVERYBODY_AND_USERS())
     order = fields.said(fields.OF_QUEUE, vars(said))
-    is_whole = said.users_only or said.everybody
-    order.update(membership(said.users, said.groups, said.no_users, said.no_groups, is_whole))
+    order.update(membership(vars(said), said.users_only or said.everybody))
     row = choice.admins_way(said.whom()).ask("queue_create", queue=said.queue, **order)
     takes = f", takes {row['cap']} at most" if row["cap"] is not None else ""
     again = f", restarts failed jobs {row['max_restarts']} times" if row["max_restarts"] else ""

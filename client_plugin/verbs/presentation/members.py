@@ -9,23 +9,20 @@ from client_plugin.messages.verbs import ACCESS_CHANGED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Sequence
+    from typing import Any, Dict, List, Mapping
 
     from client_plugin.messages.form import MessageLine
 
 
-def membership(
-    users: Sequence[str],
-    groups: Sequence[str],
-    no_users: Sequence[str],
-    no_groups: Sequence[str],
-    is_whole: bool,
-) -> Dict[str, Any]:
-    """The arguments; `is_whole`: they are the whole lists, else they join those named before."""
+def membership(values: Mapping[str, Any], is_whole: bool) -> Dict[str, Any]:
+    """The arguments, by the values of the options (fields.members).
+
+    `is_whole`: they are the whole lists, else they join those named before.
+    """
     joins = "" if is_whole else "add_"
     said = {
-        f"{joins}users": list(users), f"{joins}groups": list(groups),
-        "drop_users": list(no_users), "drop_groups": list(no_groups),
+        f"{joins}users": list(values["users"]), f"{joins}groups": list(values["groups"]),
+        "drop_users": list(values["no_users"]), "drop_groups": list(values["no_groups"]),
     }  # fmt: skip
     return {name: names for name, names in said.items() if names or name in ("users", "groups")}
 

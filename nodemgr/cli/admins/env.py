@@ -75,13 +75,13 @@ def command() -> None:
 @quota.quota_options(gpus_required=True)
 @options.run_dir_option
 @options.json_option
-def create(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: Any) -> None:
+def create(env: str, run_dir: str | None, as_json: bool, **said: Any) -> None:
     """Make ENV: its quota, directory, device for containers, and key for clients over UDP.
 
     A container with the device is in ENV, with all of its users. --user and --group name further
     users of this node that may enter.
     """
-    arguments = quota.arguments_of(nobody=nobody, **said)
+    arguments = quota.arguments_of(said)
     made = asking.control(run_dir).call("env_create", env=env, **arguments, by=choice.user())
     quota.say_changes(made, f"environment {env}")
     if as_json:

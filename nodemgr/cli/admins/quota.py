@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grp
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -139,14 +139,14 @@ def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
 @quota_options(gpus_required=False)
 @options.run_dir_option
 @options.json_option
-def set_quota(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: Any) -> None:
+def set_quota(env: str, run_dir: str | None, as_json: bool, **said: Any) -> None:
     """Set the quota of ENV, or make ENV (with --gpus).
 
     An option that is not given keeps its value. The quotas together may exceed the node: only
     grants are limited by it.
     """
     result = asking.control(run_dir).call(
-        "quota_set", env=env, **arguments_of(nobody=nobody, **said), by=choice.user()
+        "quota_set", env=env, **arguments_of(said), by=choice.user()
     )
     say_changes(result, f"environment {env}")
     if as_json:
@@ -162,18 +162,15 @@ def say_changes(result: tables.TableRow, whose: str) -> None:
         say(line)
 
 
-def arguments_of(
-    *, users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, no_users: tuple[str, ...],
-    no_groups: tuple[str, ...], users_only: bool, **values: int | str | None,
-) -> dict[str, Any]:  # fmt: skip
+def arguments_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The manager's arguments: an absent key keeps its value, None unsets it."""
-    if nobody and (users or groups):
+    if values["nobody"] and (values["users"] or values["groups"]):
         raise click.UsageError(messages.NOBODY_AND_USERS())
     said = fields.said(fields.QUOTA, values)
     per_gpu_bytes = said.pop("memory_per_gpu_bytes", None)
     if per_gpu_bytes is not None:
         said["memory_bytes"] = _memory_of_all(per_gpu_bytes, said)
-    return said | membership(users, groups, no_users, no_groups, users_only or nobody)
+    return said | membership(values, values["users_only"] or values["nobody"])
 
 
 def _memory_of_all(per_gpu_bytes: int, said: dict[str, Any]) -> int:

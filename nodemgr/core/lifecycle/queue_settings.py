@@ -12,6 +12,7 @@ from typing import Protocol
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Config, QueueRow, Quota
 from nodemgr.core.model.events import RemoveQueue, SetQueue
+from nodemgr.core.model.values import terms
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import Readable, State
@@ -71,14 +72,7 @@ def objection(state: State, event: SetQueue | RemoveQueue) -> str | None:
 
 def settings(row: QueueRow) -> dict[str, object]:
     """All that is set of a queue, as events and `nodemgr queue` carry it."""
-    return {
-        "rank": row.rank,
-        "placement": row.placement,
-        "cap": row.cap,
-        "max_restarts": row.max_restarts,
-        "users": list(row.users),
-        "groups": list(row.groups),
-    }
+    return terms(row, "name")
 
 
 def highest(book: QueueTables, quota: Quota) -> QueueRow | None:

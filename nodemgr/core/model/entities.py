@@ -13,10 +13,9 @@ Tables of the state hold the data that a restart loses: connections, disconnecte
 from __future__ import annotations
 
 import enum
-from dataclasses import fields
 from json.encoder import encode_basestring_ascii as quoted
 
-from nodemgr.core.model.values import value
+from nodemgr.core.model.values import terms, value
 
 MS = 1_000_000
 """Nanoseconds in a millisecond."""
@@ -412,12 +411,7 @@ class Quota:
 
     def terms(self) -> dict[str, object]:
         """Every field but the number of GPUs, by name, as events and answers carry them."""
-        found = {name: getattr(self, name) for name in _TERMS}
-        lists = {"users": list(self.users), "groups": list(self.groups)}
-        return {**found, "memory_per_gpu_bytes": self.memory_per_gpu_bytes, **lists}
-
-
-_TERMS = tuple(field.name for field in fields(Quota) if field.name != "gpus")
+        return {**terms(self, "gpus"), "memory_per_gpu_bytes": self.memory_per_gpu_bytes}
 
 
 @value

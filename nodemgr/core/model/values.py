@@ -57,6 +57,13 @@ def _copier(kind: Any) -> Callable[[Any], Any]:
     return _compiled(kind, "before", [f"before.{field.name}" for field in fields(kind)], {})
 
 
+def terms(value: Any, without: str) -> dict[str, Any]:
+    """Every field but this one, by name, as events and answers carry them."""
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    del found[without]
+    return {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
+
+
 def _compiled(
     kind: Any, parameters: str, members: list[str], names: dict[str, Any]
 ) -> Callable[..., Any]:
