@@ -1,0 +1,82 @@
+"""The images that cases begin with, and questions to a node in a machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tests.vm import images
+from tests.vm.machine import Machine
+
+UNITS = ("nodemgr.service", "nodemgr-jobs.service")
+CONDITION_LIMIT_S = 600
+"""Of a condition in a machine, by the machine's clock."""
+
+
+@dataclass
+class Lab:
+    """Each image is made when the first case needs it."""
+
+    before: str | None
+    """The commit of the version that is upgraded."""
+
+    @cached_property
+    def wheel(self) -> Path:
+        return images.own_wheel()
+
+    @cached_property
+    def node(self) -> images.Image:
+        """This version after `nodemgr setup`."""
+        return images.node(self.wheel)
+
+    @cached_property
+    def node_before(self) -> images.Image:
+        """The version before after `nodemgr setup`."""
+        assert self.before is not None, "name the version before: --before COMMIT"
+        return images.node(images.earlier_wheel(self.before))
+
+
+def shown(machine: Machine, unit: str, name: str) -> str:
+    """A property of a unit."""
+    return machine.run(f"systemctl show {unit} --property={name} --value").strip()
+
+
+def asked(machine: Machine, words: str) -> Any:
+    """The answer of a verb as JSON."""
+    return json.loads(machine.run(f"nodemgr {words} --json"))
+
+
+def states(machine: Machine) -> dict[str, str]:
+    """The state of each job: those that wait, in the order of the queue, then those that run."""
+    told = asked(machine, "queue")
+    return {row["id"]: row["state"] for row in told["queue"] + told["running"]}
+
+
+def wait_for(machine: Machine, condition: str) -> None:
+    """Until the condition of the shell is true in the machine."""
+    machine.run(f"timeout {CONDITION_LIMIT_S} sh -c 'until {condition}; do sleep 0.5; done'")
+
+
+def ready(machine: Machine) -> None:
+    """Until the manager has started after a boot."""
+    machine.run("systemctl start nodemgr")
+
+
+def hold(machine: Machine, env: str) -> None:
+    """A task with 1 GiB on a GPU, which goes on in a unit of its own."""
+    program = "/opt/nodemgr/lib/python3*/site-packages/nodemgr/_sim/hold"
+    command = (
+        f"tail -f /dev/null | nodemgr run --env {env} --gpus 1 -- $(echo {program}) -b 1073741824"
+    )
+    machine.run(f"echo '{command} > /run/hold.out' > /run/hold.sh; rm -f /run/hold.out")
+    machine.run("systemd-run --quiet --unit=hold sh /run/hold.sh")
+    wait_for(machine, "grep -q error /run/hold.out")
+
+
+def tasks(machine: Machine) -> dict[str, tuple[str, str]]:
+    """Environment and state of each task."""
+    rows = asked(machine, "status")["tasks"]
+    return {row["id"]: (row["env"], row["state"]) for row in rows}
