@@ -25,6 +25,9 @@ LISTS = (FLAG, TEXT, JOBS, ARRAY)
 
 MAX_GPUS = 1_024
 MAX_RESTARTS = 1_000
+MAX_ARRAY = 10_000
+MAX_MODELS, MAX_MODEL_CHARACTERS = 16, 96
+"""The GPU models in one order for a forecast, and the length of a name."""
 RUN_AND_SUBMIT = ("run", "submit")
 ENFORCE = ("warn", "fence", "kill")
 """The actions on processes that the audit finds, the mildest first (core/lifecycle/audit.py)."""

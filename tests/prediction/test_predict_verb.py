@@ -13,15 +13,12 @@ from client_plugin import verbs
 from client_plugin.messages import ways as way_messages
 from client_plugin.prediction import outcome
 from client_plugin.prediction.watch import Watched, WatchOrder
-from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.commands import predict
 from client_plugin.verbs.launch import watching
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr.core.forecast import features as manager
 from nodemgr.core.forecast import gpu_models, prediction
 from nodemgr.core.forecast.samples import SampleOwner
-from nodemgr.edge.api import forecast_operations
 
 from .test_findings import SEEN, watched
 
@@ -175,11 +172,6 @@ def test_a_watch_that_broke_off_does_not_blame_the_confinement(
     monkeypatch.setattr(watching, "watch", lambda _order: broken)
     assert verbs.main(["predict", "--unconfined", "--", sys.executable, "x.py"]) == Exit.FAILED
     assert "could not be watched to its end (its process was ended)" in capsys.readouterr().err
-
-
-def test_command_and_manager_hold_the_same_bounds_of_models() -> None:
-    assert predict.MAX_MODELS == forecast_operations.MAX_MODELS
-    assert kinds.MAX_MODEL_CHARACTERS == forecast_operations.MAX_MODEL_CHARACTERS
 
 
 WRONG = {

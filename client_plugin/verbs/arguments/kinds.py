@@ -10,7 +10,7 @@ import re
 import time
 
 from client_plugin import fields, units
-from client_plugin.fields import MAX_GPUS, Field
+from client_plugin.fields import MAX_ARRAY, MAX_GPUS, MAX_MODEL_CHARACTERS, Field
 from client_plugin.messages.form import stated
 from client_plugin.verbs.arguments.parser import ValueKind, VerbOption, WrongValue
 from client_plugin.ways import choice, locations
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from typing import Dict, List, NoReturn, Optional, Sequence, Set, Tuple
 
 MAX_DIGITS = 19
-MAX_MODEL_CHARACTERS = 96
-"""As the manager holds it: a test compares both."""
-MAX_ARRAY = 10_000
 ARRAY_FORM = "write indices and ranges: 0-9 or 0-9,12"
 COMPLETED_ENDED = 50
 """The most ended jobs, the last ones, that a shell completes."""

@@ -6,6 +6,7 @@ forecast of what was seen.
 
 from __future__ import annotations
 
+from client_plugin.fields import MAX_MODELS
 from client_plugin.messages import prediction as messages
 from client_plugin.messages.form import sentence
 from client_plugin.verbs import VERBS
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from client_plugin.prediction.findings import Findings
 
-MAX_MODELS = 16
-"""In one order to the manager, which holds the same bound: a test compares them."""
 SOURCES = {"measured": "measured before", "carried": "from another model"}
 COLUMNS = (
     Column("GPU", lambda row: row["name"]),

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
+from client_plugin.fields import MAX_MODEL_CHARACTERS, MAX_MODELS
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast import gpu_models, prediction, quality, samples
@@ -24,10 +25,8 @@ from nodemgr.edge.rpc.operation import Argument, OperationError
 from nodemgr.messages import forecast as messages
 
 NS = 1_000_000_000
-MAX_MODELS = 16
 TOKEN = re.compile(r"[0-9a-f]{1,64}", re.ASCII)
 """Of a task, as NODEMGR_TASK has it."""
-MAX_MODEL_CHARACTERS = 96
 
 
 def features(given: object) -> Features:

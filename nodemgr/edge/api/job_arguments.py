@@ -27,7 +27,6 @@ MAX_STRINGS_BYTES = 2**20
 """Arguments and variables, each."""
 MAX_STRINGS = 10_000
 MAX_PATH_BYTES = 4_095
-MAX_ARRAY = 10_000
 MAX_INDEX = 2**31 - 1
 MAX_JOBS_NAMED = MAX_NAMED
 MAX_NAME_CHARS = 64
@@ -132,8 +131,8 @@ def ordered(value: object) -> tuple[str, ...]:
 
 
 def array(value: object) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > MAX_ARRAY:
-        raise OperationError(messages.MUST_BE_NUMBERS(limit=MAX_ARRAY))
+    if not isinstance(value, list) or len(value) > fields.MAX_ARRAY:
+        raise OperationError(messages.MUST_BE_NUMBERS(limit=fields.MAX_ARRAY))
     return tuple(sorted({_index(entry) for entry in value}))
 
 
