@@ -47,8 +47,7 @@ def test_a_filter_takes_the_jobs_that_are_shown_as_stalled(make_manager: Make, o
     node.quota("alice", 2)
     events = node.events()
     stopped, running = (
-        submit(node, "alice", "--gpus", "1", script=f"exec {HOLD} -b {GIB} -s 60")
-        for _ in range(2)
+        submit(node, "alice", "--gpus", "1", script=f"exec {HOLD} -b {GIB} -s 60") for _ in range(2)
     )
     pids = {}
     for _ in (stopped, running):

@@ -5,11 +5,13 @@ However many connections they make.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +64,27 @@ def test_two_processes_that_only_connect_keep_nobody_of_the_env_out(
             stranger.communicate()
     assert node.status()["counters"]["strangers_shut_out"] >= 1
     assert "the kernel lets only its users connect" in node.log
+
+
+@pytest.mark.slow  # the doctor tries all that it checks
+def test_the_doctor_names_the_environment_the_holder_and_the_setting(
+    make_manager: Callable[..., Manager], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("max_connections_per_env = 4\n")
+    node = make_manager(simulate="1x8GiB", options=["--config", str(config)])
+    node.quota("alice", 1)
+    node.quota("bob", 1)
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            sock.settimeout(WAIT_LIMIT_S)
+            sock.connect(str(node.env_dir("alice") / "socket"))
+            sock.send(encode("RELEASE", rid=1, task="ab12"))
+            assert sock.recv(2_000), "the manager has this connection"
+        (row,) = [row for row in node.call("doctor")["checks"] if row["name"] == "connections"]
+    assert not row["ok"]
+    assert "environment alice has all the 4 connections that it may" in row["detail"]
+    assert f"4 of pid {os.getpid()}" in row["detail"]
+    assert "bob" not in row["detail"]
+    assert "max_connections_per_env" in row["cure"]
