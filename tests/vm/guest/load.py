@@ -7,6 +7,7 @@ usage: load.py SEED ORDERS
 import random
 import secrets
 import sys
+from pathlib import Path
 
 import nodemgr  # noqa: F401 (it makes client_plugin known)
 from client_plugin.ways.choice import UserWay
@@ -25,7 +26,7 @@ def submit(way: UserWay, argv: tuple[str, ...], gpus: int, hold: bool) -> str:
 def main(seed: int, orders: int) -> None:
     dice = random.Random(seed)
     way = UserWay(f"{RUN_DIR}/envs/bob")
-    with ControlClient(RUN_DIR) as control:
+    with ControlClient(Path(RUN_DIR)) as control:
         for number in range(orders):
             if number % 20 == 10:
                 env, gpus = f"team{number}", dice.randint(0, 4)
