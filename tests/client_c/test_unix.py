@@ -564,6 +564,8 @@ def test_variables_name_the_class_and_the_share(manager: Manager, spawn: Spawn) 
         ("NODEMGR_COMPUTE", "%", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),
         ("NODEMGR_COMPUTE", "half", "NODEMGR_COMPUTE is no share of a GPU and is ignored"),
         ("NODEMGR_DEADLINE", "soon", "NODEMGR_DEADLINE is not a valid whole number"),
+        ("NODEMGR_DEADLINE", "0", "NODEMGR_DEADLINE is not a valid whole number"),
+        ("NODEMGR_DEADLINE", str(2**62), "NODEMGR_DEADLINE is not a valid whole number"),
     ],
 )
 def test_a_bad_variable_of_a_share_is_named_and_ignored(
