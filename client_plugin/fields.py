@@ -28,6 +28,7 @@ MAX_RESTARTS = 1_000
 MAX_ARRAY = 10_000
 MAX_MODELS, MAX_MODEL_CHARACTERS = 16, 96
 """The GPU models in one order for a forecast, and the length of a name."""
+MAX_CPUS = 65_536
 RUN_AND_SUBMIT = ("run", "submit")
 ENFORCE = ("warn", "fence", "kill")
 """The actions on processes that the audit finds, the mildest first (core/lifecycle/audit.py)."""
@@ -161,6 +162,15 @@ RUN = (
         variable="NODEMGR_MEMORY", wire="memory", default="its part of the quota",
     ),
     Field("memory_max_bytes", SIZE, option="--memory", verbs=(), wire="memory_max"),
+    Field(
+        "cpus", COUNT, "Processors that the job may use, and reserves.", low=1, high=MAX_CPUS,
+        default="as the node sets per GPU, else all",
+    ),
+    Field(
+        "host_memory_bytes", SIZE,
+        "Host memory that the job reserves, and its limit, e.g. 32GiB: beyond it the job is ended.",
+        option="--host-memory", default="as the node sets per GPU, else without limit",
+    ),
     Field(
         "wait_ms", DURATION, "How long to wait for GPUs at most, e.g. 10min; 0: not at all.",
         option="--wait", verbs=("run",), is_ordered=False, variable="NODEMGR_WAIT",
@@ -296,6 +306,17 @@ QUOTA = (
     Field(
         "borrow", COUNT, "The idle GPUs beyond the quota that its elastic tasks may use.",
         high=MAX_GPUS, column="BORROW", spare=1, is_rare=True, usual=0, default="0",
+    ),
+    Field(
+        "cpus", COUNT, "The processors of all its jobs together; none: no limit.",
+        low=1, high=MAX_CPUS, unset="none", column="CPUS", spare=1, is_rare=True,
+        default="none: no limit",
+    ),
+    Field(
+        "host_memory_bytes", SIZE,
+        "The host memory of all its jobs together, e.g. 128GiB; none: no limit.",
+        option="--host-memory", unset="none", column="HOST MEMORY", spare=1, is_rare=True,
+        default="none: no limit",
     ),
 )  # fmt: skip
 """The fields of a quota but its users and groups, in the order of the columns."""

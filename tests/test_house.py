@@ -599,6 +599,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/model/schema.py": "tests/core/model/test_encoding.py",
     "nodemgr/core/state/accounting.py": "tests/core/lifecycle/test_memory.py",
     "nodemgr/core/state/cpu_jobs.py": "tests/core/lifecycle/test_jobs.py",
+    "nodemgr/core/state/host_use.py": "tests/core/scheduler/test_host_use.py",
     "nodemgr/core/state/draft.py": "tests/core/test_purity.py",
     "nodemgr/core/state/members.py": "tests/core/lifecycle/test_leasing.py",
     "nodemgr/core/state/node_state.py": "tests/core/test_purity.py",

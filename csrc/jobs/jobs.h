@@ -77,6 +77,7 @@ struct nm_order {
     char **argv, **environ;
     const char *leaf;                   /* the name of its cgroup; NULL: it gets none */
     char *limits[NM_LEAF_LIMITS + 1];   /* of the leaf: "FILE VALUE" */
+    char *env_limits[NM_LEAF_LIMITS + 1]; /* of its environment's cgroup */
     bool keeps_identity; /* the job runs as its supervisor's user */
 };
 
@@ -101,7 +102,7 @@ enum nm_stage {
 
 /* The cause of an attempt's end, by its number in the record
    (nodemgr/edge/executor/attempt_directory.py, CAUSES). */
-enum nm_cause { NM_OWN, NM_CANNOT_RUN, NM_OVER_TIME, NM_NOT_STARTED, NM_NODE_DOWN };
+enum nm_cause { NM_OWN, NM_CANNOT_RUN, NM_OVER_TIME, NM_NOT_STARTED, NM_NODE_DOWN, NM_HOST_MEMORY };
 
 struct nm_failure {
     enum nm_stage stage;
@@ -138,6 +139,10 @@ unsigned long nm_audit_session(pid_t pid);
 
 /* ENV/JOB.ATTEMPT, or (`is_env`) ENV: letters, digits, points, dashes, none of these in front. */
 bool nm_leaf_is_name(const char *name, bool is_env);
+/* The leaf of a job, made with its limits; -1: it gets none. */
+int nm_leaf_make(const char *scope, const struct nm_order *order);
+/* Why the kernel ended a process in it for lack of memory; false: it did not. */
+bool nm_leaf_out_of_memory(int leaf, char why[NM_JOB_WHY_BYTES]);
 /* Its directory, made if it is not there; -1: errno. */
 int nm_leaf_open(const char *scope, const char *name, bool make);
 /* Lets what is below a cgroup have limits of its own. */

@@ -7,6 +7,7 @@
  * start a job.
  */
 #include "jobs/jobs.h"
+#include "jobs/messages.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -15,9 +16,10 @@
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { REMOVE_TRIES = 20, REMOVE_PAUSE_MS = 100, MOST_VALUE_BYTES = 64 };
+enum { REMOVE_TRIES = 20, REMOVE_PAUSE_MS = 100, MOST_VALUE_BYTES = 64, MOST_FILE_BYTES = 4096 };
 
 bool nm_leaf_is_name(const char *name, bool is_env)
 {
@@ -83,6 +85,57 @@ int nm_leaf_open(const char *scope, const char *name, bool make)
     if (fd >= 0 && make)
         nm_leaf_enable(fd);
     return *slash == 0 ? fd : open_below(fd, slash + 1, make);
+}
+
+int nm_leaf_make(const char *scope, const struct nm_order *order)
+{
+    char env[NM_LEAF_BYTES];
+    const int leaf = nm_leaf_open(scope, order->leaf, true);
+    int above;
+    snprintf(env, sizeof env, "%.*s", (int)strcspn(order->leaf, "/"), order->leaf);
+    above = leaf < 0 ? -1 : nm_leaf_open(scope, env, false);
+    for (char *const *limit = order->env_limits; above >= 0 && *limit != NULL; limit++)
+        nm_leaf_limit(above, *limit);
+    for (char *const *limit = order->limits; leaf >= 0 && *limit != NULL; limit++)
+        nm_leaf_limit(leaf, *limit);
+    if (above >= 0)
+        close(above);
+    return leaf;
+}
+
+static void read_file(int leaf, const char *file, char *text, size_t size)
+{
+    const int fd = leaf < 0 ? -1 : openat(leaf, file, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    const ssize_t count = fd < 0 ? 0 : read(fd, text, size - 1);
+    text[count > 0 ? count : 0] = 0;
+    if (fd >= 0)
+        close(fd);
+}
+
+/* The number after `key` at the begin of a line of `file`, or (no key) of the file; 0: none. */
+static long long number_in(int leaf, const char *file, const char *key)
+{
+    char text[MOST_FILE_BYTES];
+    const size_t size = strlen(key);
+    read_file(leaf, file, text, sizeof text);
+    for (const char *line = text; line != NULL; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, key, size) == 0)
+            return strtoll(line + size, NULL, 10);
+    }
+    return 0;
+}
+
+bool nm_leaf_out_of_memory(int leaf, char why[NM_JOB_WHY_BYTES])
+{
+    const long long limit = number_in(leaf, "memory.max", "");
+    if (number_in(leaf, "memory.events", "oom_kill ") == 0)
+        return false;
+    if (limit > 0 && number_in(leaf, "memory.events", "oom ") > 0)
+        snprintf(why, NM_JOB_WHY_BYTES, NM_OVER_HOST_MEMORY, limit >> 20);
+    else
+        snprintf(why, NM_JOB_WHY_BYTES, NM_OVER_ENV_MEMORY);
+    return true;
 }
 
 pid_t nm_leaf_fork(int leaf)

@@ -59,14 +59,14 @@ bool nm_job_number(const char *text, long long most, long long *value)
 }
 
 /* "FILE VALUE", of the leaf's own files. */
-static bool take_limit(struct nm_order *order, char *text)
+static bool take_limit(char *limits[NM_LEAF_LIMITS + 1], char *text)
 {
     size_t count = 0;
-    while (count < NM_LEAF_LIMITS && order->limits[count] != NULL)
+    while (count < NM_LEAF_LIMITS && limits[count] != NULL)
         count++;
     if (count == NM_LEAF_LIMITS)
         return false;
-    order->limits[count] = text;
+    limits[count] = text;
     return true;
 }
 
@@ -110,7 +110,9 @@ static bool take(struct nm_order *order, char *entry, size_t *args, size_t *vari
     else if (strcmp(entry, "leaf") == 0 && nm_leaf_is_name(text, false))
         order->leaf = text;
     else if (strcmp(entry, "limit") == 0)
-        return take_limit(order, text);
+        return take_limit(order->limits, text);
+    else if (strcmp(entry, "env_limit") == 0)
+        return take_limit(order->env_limits, text);
     else
         return !is_number(entry);
     return true;

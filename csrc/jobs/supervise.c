@@ -366,9 +366,7 @@ static pid_t fork_in_leaf(struct attempt *attempt)
         pid_t pid;
         if (attempt->leaf >= 0)
             close(attempt->leaf);
-        attempt->leaf = nm_leaf_open(attempt->files->scope, order->leaf, true);
-        for (char *const *limit = order->limits; attempt->leaf >= 0 && *limit != NULL; limit++)
-            nm_leaf_limit(attempt->leaf, *limit);
+        attempt->leaf = nm_leaf_make(attempt->files->scope, order);
         if ((pid = nm_leaf_fork(attempt->leaf)) >= 0)
             return pid;
     }
@@ -416,6 +414,11 @@ static void prepare(struct attempt *attempt)
     attempt->report = -1;
 }
 
+static bool is_well(const struct attempt *attempt)
+{
+    return attempt->status >= 0 && WIFEXITED(attempt->status) && WEXITSTATUS(attempt->status) == 0;
+}
+
 int nm_supervise(const struct nm_files *files, int signals, int manager,
                  nm_running_word *running_word)
 {
@@ -429,6 +432,7 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
         .status = -1,
         .leaf = -1,
     };
+    char why[NM_JOB_WHY_BYTES] = "";
     int end;
     setsid();
     prctl(PR_SET_NAME, "nodemgr-job");
@@ -437,6 +441,9 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
     watch(&attempt);
     if (!attempt.began)
         attempt.status = -1; /* of the forked child, not of the job's program */
+    if (attempt.began && attempt.why[0] == 0 && !is_well(&attempt) &&
+        nm_leaf_out_of_memory(attempt.leaf, why))
+        say_why(&attempt, why, NM_HOST_MEMORY);
     nm_leaf_end(files->scope, attempt.order.leaf, attempt.leaf);
     nm_log_end(&attempt.log);
     end = write_end(&attempt);

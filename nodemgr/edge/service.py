@@ -24,7 +24,8 @@ import zmq
 
 from client_plugin.messages.form import MessageLine, stated
 from nodemgr.core.lifecycle.restart import restore
-from nodemgr.core.model.entities import Gpu
+from nodemgr.core.model.entities import Config, Gpu
+from nodemgr.core.model.values import replace
 from nodemgr.edge.admin.control_server import ControlServer
 from nodemgr.edge.assembly.manager_parts import (
     JOBS_DIR,
@@ -56,6 +57,7 @@ from nodemgr.edge.store.database import CommitHook, Store, StoreFailed
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.migrations import StoreUnusable
+from nodemgr.edge.suspension import host_memory
 from nodemgr.edge.web.page_host import PageHostFault
 from nodemgr.edge.web.web_page import WebPage
 from nodemgr.messages import manager_log as log
@@ -72,6 +74,15 @@ YOUNG_OBJECTS, NEVER = 4_000, 1 << 30
 """Objects that make the garbage collector look at them; what comes as often as never."""
 COLLECT_NS, COLLECT_ANYWAY_NS = 3_600 * 1_000_000_000, 24 * 3_600 * 1_000_000_000
 """The pause between two collections of old garbage; the longest wait for a quiet second."""
+
+
+def _with_node(config: Config) -> Config:
+    """With the size of this node, where the settings name no part of it for jobs."""
+    return replace(
+        config,
+        node_cpus=config.node_cpus or os.cpu_count() or 0,
+        node_memory_bytes=config.node_memory_bytes or host_memory.total_of_node(),
+    )
 
 
 class ServiceFault(Exception):
@@ -197,7 +208,7 @@ class Service:
             )
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
-        state = restore(settings.core, rows, self.clock.monotonic_ns())
+        state = restore(_with_node(settings.core), rows, self.clock.monotonic_ns())
         base = Foundation(
             settings, self.loop, self._selector, self.clock, store, journal, source, reading,
             self._supervisor, gate, no_gate, launcher, self._page,

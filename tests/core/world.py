@@ -667,6 +667,8 @@ def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
         predicted=more.pop("predicted", ()),
         gpu_range=more.pop("gpu_range", None),
         memory_most_bytes=more.pop("memory_most_bytes", None),
+        cpus=more.pop("cpus", None),
+        host_memory_bytes=more.pop("host_memory_bytes", None),
     )
     return events.Submission(
         ref=ref,

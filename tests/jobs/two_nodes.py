@@ -232,6 +232,9 @@ class TwoNodes:
     def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
         """This cluster has no time limits."""
 
+    def limit_env(self, env: str, limits: Sequence[str]) -> None:
+        """This cluster has no cgroups."""
+
     def delete(self, job_id: str) -> None:
         for key in [key for key in self._cluster.attempts if key[0] == job_id]:
             self._cluster.log(key).unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.core.model.entities import Cause
 from nodemgr.edge.kernel import cgroups
 from tests.supervisor.world import World, all_gone, end
 
@@ -125,6 +126,32 @@ def test_the_limits_of_the_order_are_written_before_the_process_begins(
     )
     assert world.heard.tails["l1", 1] == "327680"
     assert (leaf / "cgroup.kill").read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ("oom 1\noom_kill 2\n", "host memory, 3072 MiB of --host-memory"),
+        ("oom 0\noom_kill 1\n", "host memory: the limit of all jobs of the environment"),
+        ("oom 1\noom_kill 0\n", ""),
+    ],
+)
+def test_an_end_for_lack_of_memory_is_named(
+    make_world: MakeWorld, tmp_path: Path, events: str, why: str
+) -> None:
+    leaf = stand_in(tmp_path)
+    (leaf / "memory.events").write_text(events)
+    files = [leaf / name for name in ("cpu.max", "memory.max", "memory.oom.group")]
+    files.append(leaf.parent / "memory.max")
+    for file in files:
+        file.touch()
+    world = served(make_world, tmp_path)
+    limits = {"cpus": 2, "host_memory_bytes": 3 * 2**30, "env_limits": ("memory.max 9999",)}
+    status = world.run("sh", "-c", "kill -9 $$", job="l1", **limits)
+    assert status.why.startswith(why)
+    assert status.cause is (Cause.HOST_MEMORY if why else Cause.OWN)
+    assert status.signal == 9
+    assert [file.read_text() for file in files] == ["200000 100000", "3221225472", "1", "9999"]
 
 
 def test_the_manager_limits_a_leaf_and_an_environment(

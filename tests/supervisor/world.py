@@ -119,7 +119,8 @@ class World:
             "environ": ("PATH=/usr/bin:/bin", f"NODEMGR_JOB={job}:{attempt}"),
         }  # fmt: skip
         limited = [said.pop("time_limit_ms", None), said.pop("place", "")]
-        run = RunSpec(" ".join(argv), 0, None, *limited)  # type: ignore[arg-type]
+        host = {name: said.pop(name, None) for name in ("cpus", "host_memory_bytes")}
+        run = RunSpec(" ".join(argv), 0, None, *limited, **host)  # type: ignore[arg-type]
         orders = {**facts, **said}
         return RunOrder(job, attempt, run=run, gpus=(), argv=argv, **orders)
 

@@ -6,7 +6,7 @@ Knows: jobs, their requests, leases and specs. Must not know: how they came to b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from nodemgr.core.model.entities import (
     FINAL,
@@ -17,6 +17,7 @@ from nodemgr.core.model.entities import (
     UNDER_WAY,
     Job,
     JobState,
+    RunSpec,
 )
 from nodemgr.core.model.job_ids import array_of
 from nodemgr.core.state.node_state import State
@@ -111,6 +112,15 @@ def _by_env(state: State, named: list[Job]) -> tuple[Counter[str], Counter[str]]
     return sizes, counts
 
 
+def _sums(jobs: Iterable[Job], amount: Callable[[RunSpec], int | None]) -> Counter[str]:
+    """By env, what its jobs under way reserve."""
+    sums: Counter[str] = Counter()
+    for job in jobs:
+        if job.state in UNDER_WAY and (reserved := amount(job.run)):
+            sums[job.env] += reserved
+    return sums
+
+
 def _named_once(state: State) -> Iterator[str]:
     jobs = state.jobs.values()
     entering = state.entering.values()
@@ -145,6 +155,8 @@ def _named_once(state: State) -> Iterator[str]:
             state.cpu_jobs,
             Counter(j.env for j in jobs if j.run.gpus == 0 and j.state in UNDER_WAY),
         ),
+        ("host_cpus", state.host_cpus, _sums(jobs, lambda run: run.cpus)),
+        ("host_bytes", state.host_bytes, _sums(jobs, lambda run: run.host_memory_bytes)),
         (
             "held_or_dependent",
             sorted(state.held_or_dependent),

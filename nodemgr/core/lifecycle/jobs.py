@@ -112,6 +112,8 @@ def enqueue(
         avoids=_avoided(draft, job),
         gpu_range=job.run.gpu_range,
         memory_most_bytes=job.run.memory_most_bytes,
+        cpus=job.run.cpus,
+        host_memory_bytes=job.run.host_memory_bytes,
     )
     draft.put_request(request)
     job = changed(

@@ -26,6 +26,7 @@ from nodemgr.core.model.transitions import JobEvent
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import admission, reasons, shares
 from nodemgr.core.scheduler.admission import Refusal
+from nodemgr.core.state import host_use
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State, first
 
@@ -57,6 +58,7 @@ def _refused(draft: Draft, submission: Submission) -> Refusal | None:
         _without_sense,
         _without_env,
         _beyond_quota,
+        _beyond_host,
         _too_many,
         _no_room_in_queue,
         _waits_in_vain,
@@ -110,6 +112,14 @@ def _gpus(draft: Draft, submission: Submission) -> int:
         if submission.is_default
         else submission.run.gpus
     )
+
+
+def _beyond_host(draft: Draft, submission: Submission) -> Refusal | None:
+    bound = host_use.short_of(draft, submission.env, submission.run, when_alone=True)
+    if bound is None:
+        return None
+    code = DenyCode.OVER_QUOTA if bound.env else DenyCode.MORE_THAN_NODE
+    return code, reasons.host_above(submission.run, bound)
 
 
 def _beyond_quota(draft: Draft, submission: Submission) -> Refusal | None:
@@ -270,15 +280,18 @@ def enter_elements(draft: Draft, event: EnterElements, now_ns: int) -> None:
 
 def _run(draft: Draft, submission: Submission) -> RunSpec:
     """The job's demand, with its env's default for each figure that the submission leaves out."""
-    gpus = _gpus(draft, submission)
+    gpus, quota = _gpus(draft, submission), draft.envs[submission.env].quota
+    run = replace(
+        submission.run,
+        gpus=gpus,
+        **host_use.with_defaults(submission.run, gpus, draft.config, quota),
+    )
     if gpus == 0:
-        return replace(submission.run, gpus=0)
+        return run
     task_class, compute_percent = shares.asked(
-        draft.envs[submission.env].quota, submission.task_class, submission.compute_percent
+        quota, submission.task_class, submission.compute_percent
     )
-    return replace(
-        submission.run, gpus=gpus, task_class=task_class, compute_percent=compute_percent
-    )
+    return replace(run, task_class=task_class, compute_percent=compute_percent)
 
 
 def _was_submitted(submission: Submission) -> MessageLine:

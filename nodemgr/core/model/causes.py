@@ -36,6 +36,7 @@ class WaitCause(enum.StrEnum):
     ABOVE_QUOTA = "above_quota"
     ABOVE_NODE = "above_node"
     CPU_JOBS = "cpu_jobs"
+    HOST = "host"
     PLACE_DOWN = "place_down"
     AWAY = "away"
     NEXT = "next"
@@ -65,6 +66,7 @@ WAIT_CAUSES: dict[WaitCause, str] = {
     WaitCause.ABOVE_QUOTA: "It needs more than the quota, which was lowered since.",
     WaitCause.ABOVE_NODE: "It needs more GPUs than are in service: others are drained or lost.",
     WaitCause.CPU_JOBS: "As many jobs without a GPU run as may.",
+    WaitCause.HOST: "Other jobs reserve the CPUs or the host memory that it needs.",
     WaitCause.PLACE_DOWN: "Jobs cannot be started at its place now.",
     WaitCause.AWAY: "Its process is disconnected.",
     WaitCause.NEXT: "It has its turn at once.",

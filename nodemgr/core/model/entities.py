@@ -191,6 +191,8 @@ class Cause(enum.StrEnum):
     """Its process ended badly, and one of its GPUs was lost while the attempt ran."""
     SUPERVISOR_LOST = "supervisor_lost"
     """Its supervisor was killed or told to end, or its files are gone."""
+    HOST_MEMORY = "host_memory"
+    """The kernel ended it at the limit on its host memory, or on its environment's."""
     NODE_DOWN = "node_down"
     """The node went down: the end was found in a later boot."""
     CONTAINER_STOPPED = "container_stopped"
@@ -261,6 +263,13 @@ class Config:
 
     Until then it is neither suspended nor ended for a latency-sensitive request.
     """
+    cpus_per_gpu: int = 0
+    """The processors of a job that names none, for each of its GPUs; 0: without limit."""
+    host_memory_per_gpu_bytes: int = 0
+    """The host memory of a job that names none, for each of its GPUs; 0: without limit."""
+    node_cpus: int = 0
+    """The processors that all jobs may reserve together; 0: not known, no bound. Its memory:"""
+    node_memory_bytes: int = 0
     recall_ms: int = 10_000
     """The time an elastic task has to leave a recalled GPU before its processes there are ended."""
 
@@ -386,6 +395,9 @@ class Quota:
     """The order of its fresh GPUs; None: its queue's, else the node's default (Config)."""
     borrow: int = 0
     """The number of idle GPUs beyond the quota that the env's elastic tasks may use."""
+    cpus: int | None = None
+    """The processors of all its jobs together; None: no limit. The same of host memory:"""
+    host_memory_bytes: int | None = None
 
     @property
     def memory_per_gpu_bytes(self) -> int | None:
@@ -792,6 +804,9 @@ class Request:
     """None: it wants exactly `gpus`, else at least so many."""
     memory_most_bytes: int | None = None
     """Per GPU: `memory_bytes` is the least of a range that ends here; None: no range."""
+    cpus: int | None = None
+    """Of a job: what it reserves; None: nothing."""
+    host_memory_bytes: int | None = None
 
     @property
     def planned_ms(self) -> int | None:
@@ -828,6 +843,8 @@ class Request:
             same = f"{same}/{self.gpu_range}"
         if self.memory_most_bytes is not None:
             same = f"{same}/{self.memory_most_bytes}"
+        if self.cpus is not None or self.host_memory_bytes is not None:
+            same = f"{same}/{self.cpus}/{self.host_memory_bytes}"
         if self.compute_percent is None:
             return same
         return f"{same}/{self.task_class}/{self.compute_percent}"
@@ -862,6 +879,9 @@ class RunSpec:
     """None: it wants exactly `gpus`, else at least so many."""
     memory_most_bytes: int | None = None
     """Per GPU: `memory_bytes` is the least of a range that ends here; None: no range."""
+    cpus: int | None = None
+    """The processors that it reserves and may use; None: no limit. The same of host memory:"""
+    host_memory_bytes: int | None = None
 
 
 @value

@@ -144,6 +144,20 @@ QUOTA_IS_ZERO = Message(
     code="quota",
 )
 NO_GPU_ASKED = Message("no GPU was asked for", "ask for at least one (--gpus 1)", code="quota")
+OF_CPUS = Part("{count} CPUs")
+OF_HOST_MEMORY = Part("{size} of host memory")
+HOST_SHORT = Part(
+    "needs {asked}; jobs of {owner} reserve {used} of {limit}; waits for one of them to end"
+)
+BEHIND_FOR_HOST = Part("an earlier job, {job}, waits for CPUs or host memory")
+HOST_ABOVE_QUOTA = Message(
+    "{asked} asked, but all jobs of {env} together may have {limit}",
+    "ask for less with {option}, or an admin for more (nodemgr quota set {env} {option})",
+    code="quota",
+)
+HOST_ABOVE_NODE = Message(
+    "{asked} asked, but this node has {limit}", "ask for less with {option}", code="quota"
+)
 MEMORY_ABOVE_LIMIT = Message(
     "{need} per GPU asked, but {env} may have at most {limit}",
     "ask for less with --memory",

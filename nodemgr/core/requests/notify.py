@@ -28,7 +28,7 @@ from nodemgr.core.scheduler import (
 from nodemgr.core.scheduler.allocator import Choice, Shortage, choose
 from nodemgr.core.scheduler.placement import PlacementResult
 from nodemgr.core.scheduler.set_aside import EntryFailed
-from nodemgr.core.state import accounting, cpu_jobs
+from nodemgr.core.state import accounting, cpu_jobs, host_use
 from nodemgr.core.state.draft import Draft, line_of
 from nodemgr.core.state.node_state import State
 from nodemgr.core.state.work_queue import ServiceOrder
@@ -105,12 +105,14 @@ class WaitReasons:
             return Judged(WaitCause.NODE, None, reserved, result)
         if not launch_hosts.is_up(draft, request):
             return Judged(WaitCause.PLACE_DOWN)
-        if not admission.fits_quota(draft, request):
+        if not admission.fits_quota(draft, request) or host_use.beyond(draft, request):
             return Judged(WaitCause.ABOVE_QUOTA)
         if not admission.fits_node(draft, request):
             return Judged(WaitCause.ABOVE_NODE)
         if request.gpus == 0 and cpu_jobs.limit(draft, request.env) is not None:
             return Judged(WaitCause.CPU_JOBS)
+        if request.gpus == 0 and host_use.needs(request):
+            return Judged(WaitCause.HOST)
         order = draft.order(request)
         before = self._turn(request.env)
         if before is not None and draft.order(before) < order:
@@ -119,10 +121,16 @@ class WaitReasons:
         result = passes.result_beside(draft, self._scheduling_pass, request, reserved)
         if isinstance(result.answer, Choice):
             away = passes.away(draft, request)
+            if not away and self._lacks_host(request):
+                return Judged(WaitCause.HOST)
             return Judged(WaitCause.AWAY if away else WaitCause.NEXT)
         if reserved and (before := self._bars_backfill(request)) is not None:
             return Judged(WaitCause.BEHIND_OWN, before)
         return Judged(WaitCause(result.answer.value), None, reserved, result)
+
+    def _lacks_host(self, request: Request) -> bool:
+        turns = self._scheduling_pass.host_turns
+        return host_use.needs(request) and ("" in turns or request.env in turns)
 
     def _bars_backfill(self, request: Request) -> Request | None:
         """The first entry of its environment, if their quota has no room for both.
@@ -154,6 +162,8 @@ class WaitReasons:
             case WaitCause.PLACE_DOWN:
                 return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))
             case WaitCause.ABOVE_QUOTA:
+                if (bound := host_use.beyond(draft, request)) is not None:
+                    return reasons.short_of_host(request, bound)
                 quota = draft.envs[request.env].quota
                 share = admission.share_above_quota(quota, request)
                 if share is not None and request.compute_percent is not None:
@@ -165,6 +175,8 @@ class WaitReasons:
                 limit = cpu_jobs.limit(draft, request.env)
                 assert limit is not None
                 return reasons.cpu_jobs(*limit)
+            case WaitCause.HOST:
+                return self._short_of_host(request)
             case WaitCause.BEHIND_OWN:
                 assert judged.before is not None
                 return reasons.behind(request, judged.before)
@@ -174,6 +186,14 @@ class WaitReasons:
                 return reasons.at_once(request)
             case _:
                 return self._shortage(request, is_last, judged)
+
+    def _short_of_host(self, request: Request) -> str:
+        bound = host_use.short_of(self._draft, request.env, request)
+        turns = self._scheduling_pass.host_turns
+        before = turns.get(request.env) or turns.get("")
+        if bound is None and before is not None and before is not request:
+            return reasons.behind_for_host(before)
+        return reasons.at_once(request) if bound is None else reasons.short_of_host(request, bound)
 
     def _shortage(self, request: Request, is_last: bool, judged: Judged) -> str:
         """The reason of a request that lacks GPUs or memory."""

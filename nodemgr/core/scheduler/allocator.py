@@ -93,6 +93,8 @@ class Shortage(enum.Enum):
     """A shortage of compute on the GPUs that its own env holds, and of nothing else."""
     OWN_GPUS = "own_gpus"
     """A shortage of GPUs in its own env's quota, which it does not share with other tasks."""
+    HOST = "host"
+    """A shortage of CPUs or host memory alone."""
 
 
 Policy = Callable[[Candidate], tuple[float, ...]]

@@ -30,6 +30,9 @@ A waiting request that is away (disconnected, `timeout_ms` to come back) keeps i
 served, and keeps its GPUs. Memory that is free in its env's grants does not count for it: others
 may have taken it when it comes back, and only some events bring figures of it.
 A job without GPUs takes none from other requests, and waits only for such jobs (state/cpu_jobs.py).
+A job that is short of CPUs or host memory of the node alone keeps its GPUs from all later requests,
+and later jobs that reserve CPUs or host memory wait behind it. One that is short of those of its
+own env's quota keeps nothing, and its env's later jobs that reserve some wait behind it.
 A request that is short of compute alone on the GPUs that its env holds keeps that compute from
 later requests with a share, and its env's later requests wait behind it.
 A pass skips a job if its place is down (launch_hosts.py), and a request that needs more than its
@@ -80,7 +83,7 @@ from nodemgr.core.scheduler.allocator import (
 )
 from nodemgr.core.scheduler.backfill import ReservationTable, is_counted, is_roomy
 from nodemgr.core.scheduler.placement import PlacementResult
-from nodemgr.core.state import accounting, cpu_jobs
+from nodemgr.core.state import accounting, cpu_jobs, host_use
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk
@@ -132,6 +135,8 @@ class SchedulingPass:
     """GPUs held, not reserved, for requests that wait for their own env's tasks."""
     holding: dict[str, Holder] = field(default_factory=dict)
     """By env. A second request that asks the same is considered too: it may run beside it."""
+    host_turns: dict[str, Request] = field(default_factory=dict)
+    """By env, the job that waits for CPUs or host memory of its quota; by "" of the node."""
     reservations: ReservationTable | None = None
     """Decides which requests may have reserved GPUs for a while. None: not needed yet."""
     inadmissible_envs: list[tuple[ServiceOrder, str]] = field(default_factory=list)
@@ -235,11 +240,10 @@ def consider(
     if request.resumes is not None:
         return _consider_resume(draft, scheduling_pass, request, plan=plan)
     if request.gpus == 0:  # a job that takes no GPU
-        return (
-            PlacementResult(Choice((), (), 0), Ask(0, 0, None, 0), [])
-            if cpu_jobs.limit(draft, env) is None
-            else None
+        is_short = cpu_jobs.limit(draft, env) is not None or lacks_host(
+            draft, scheduling_pass, request
         )
+        return None if is_short else PlacementResult(Choice((), (), 0), Ask(0, 0, None, 0), [])
     if env in scheduling_pass.turns:
         scheduling_pass.passed[env] += 1
         return _follow(draft, scheduling_pass, request)
@@ -256,11 +260,31 @@ def consider(
         draft, scheduling_pass, request
     )
     if isinstance(result.answer, Choice) and not away(draft, request):
-        return result
+        if not lacks_host(draft, scheduling_pass, request):
+            return result
+        if env in scheduling_pass.host_turns:  # its own env's jobs have what it needs
+            return None
+        result = result._replace(answer=Shortage.HOST)
     if result.answer is Shortage.NODE:
         scheduling_pass.short[request.equivalence_group] = result
     _wait(draft, scheduling_pass, request, result, plan=plan)
     return result
+
+
+def lacks_host(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> bool:
+    """Whether it waits for CPUs or host memory, or behind an earlier job that does.
+
+    That one may need all that is given back, so later ones wait even if they would fit.
+    """
+    if not host_use.needs(request):
+        return False
+    turns = scheduling_pass.host_turns
+    if "" in turns or request.env in turns:
+        return True
+    bound = host_use.short_of(draft, request.env, request)
+    if bound is not None:
+        turns[bound.env] = request
+    return bound is not None
 
 
 def _result_now(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> PlacementResult:
@@ -298,6 +322,7 @@ def takes_part(draft: Draft, request: Request) -> bool:
         launch_hosts.is_up(draft, request)
         and admission.fits_quota(draft, request)
         and admission.fits_node(draft, request)
+        and host_use.beyond(draft, request) is None
     )
 
 
@@ -338,10 +363,10 @@ def _wait(
     """Records what it keeps from other envs, or only from its own."""
     env = request.env
     scheduling_pass.passed[env] += 1
-    if isinstance(result.answer, Choice) or result.answer is Shortage.NODE:
+    if isinstance(result.answer, Choice) or result.answer in (Shortage.NODE, Shortage.HOST):
         _reserve(draft, scheduling_pass, request, result.reserves())
         if plan and (reservations := _plan(draft, scheduling_pass, request)) is not None:
-            if isinstance(result.answer, Choice):
+            if isinstance(result.answer, Choice) or result.answer is Shortage.HOST:
                 reservations.comes_back(result.rows)
             else:
                 reservations.blocked(request, result.ask, result.rows)

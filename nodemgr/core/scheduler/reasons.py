@@ -25,6 +25,7 @@ from nodemgr.core.model.entities import (
     Offence,
     QueueRow,
     Request,
+    RunSpec,
     Suspension,
     Task,
     TaskState,
@@ -35,6 +36,7 @@ from nodemgr.core.scheduler import placement
 from nodemgr.core.scheduler.allocator import Ask, Candidate, Shortage, has_compute, qualifies
 from nodemgr.core.state import accounting, compute
 from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.host_use import Bound
 
 SHOWN_HOLDERS = 3
 DAY_S = 86_400
@@ -398,6 +400,39 @@ def too_large_jobs(env: str, there_bytes: int, added_bytes: int, limit_bytes: in
 
 def cpu_jobs(whose: str, running: int, setting: str) -> str:
     return messages.CPU_JOBS(running=running, owner=whose, setting=setting)
+
+
+def _host(bound: Bound, amount: int | None) -> str:
+    """`4 CPUs`, `8.0 GiB of host memory`."""
+    return (
+        messages.OF_HOST_MEMORY(size=gib(amount or 0))
+        if bound.is_memory
+        else messages.OF_CPUS(count=amount or 0)
+    )
+
+
+def host_above(run: RunSpec, bound: Bound) -> str:
+    """The refusal of a job that fits in the bound beside no other job either."""
+    asked = _host(bound, run.host_memory_bytes if bound.is_memory else run.cpus)
+    option = "--host-memory" if bound.is_memory else "--cpus"
+    limit = _host(bound, bound.most)
+    if bound.env:
+        return messages.HOST_ABOVE_QUOTA(asked=asked, env=bound.env, limit=limit, option=option)
+    return messages.HOST_ABOVE_NODE(asked=asked, limit=limit, option=option)
+
+
+def short_of_host(request: Request, bound: Bound) -> str:
+    asked = _host(bound, request.host_memory_bytes if bound.is_memory else request.cpus)
+    return messages.HOST_SHORT(
+        asked=asked,
+        used=_host(bound, bound.used),
+        limit=_host(bound, bound.most),
+        owner=bound.env or "this node",
+    )
+
+
+def behind_for_host(before: Request) -> str:
+    return messages.BEHIND_FOR_HOST(job=before.job_id)
 
 
 def held_by(by: str) -> str:

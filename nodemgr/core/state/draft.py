@@ -56,7 +56,7 @@ from nodemgr.core.model.schema import (
     recall_key,
 )
 from nodemgr.core.model.values import replace
-from nodemgr.core.state import accounting, cpu_jobs
+from nodemgr.core.state import accounting, cpu_jobs, host_use
 from nodemgr.core.state.node_state import Overlay, Overlays, State, first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk, line_name
 
@@ -349,6 +349,7 @@ class Draft(Overlays):
         if job.state is not JobState.PAUSED:
             self.schedule((PAUSE, job.job_id), None)
         self._count_cpu_job(before, job)
+        self._count_host_use(before, job)
         _add(self.job_bytes, job.env, job.row_bytes - (0 if before is None else before.row_bytes))
         if before is None:
             self._use_spec(job)
@@ -405,6 +406,7 @@ class Draft(Overlays):
         self.jobs.drop(job_id)
         self.schedule((PAUSE, job_id), None)
         self._count_cpu_job(job, None)
+        self._count_host_use(job, None)
         _add(self.job_bytes, job.env, -job.row_bytes)
         self._leave_spec(job)
         _add(self.env_jobs, job.env, -1)
@@ -431,6 +433,15 @@ class Draft(Overlays):
         if more < 0 and cpu_jobs.limit(self, job.env) is not None:
             self.wake_scheduler()
         _add(self.cpu_jobs, job.env, more)
+
+    def _count_host_use(self, before: Job | None, after: Job | None) -> None:
+        """Counts what it reserves. Wakes the scheduler if it gives something back."""
+        for job, sign in ((before, -1), (after, 1)):
+            if job is not None and job.state in UNDER_WAY and host_use.needs(job.run):
+                _add(self.host_cpus, job.env, sign * (job.run.cpus or 0))
+                _add(self.host_bytes, job.env, sign * (job.run.host_memory_bytes or 0))
+                if sign < 0 and (after is None or after.state not in UNDER_WAY):
+                    self.wake_scheduler()
 
     def _forget_asker(self, env: str, asker: Asker) -> None:
         self.request_of.drop(asker.process)

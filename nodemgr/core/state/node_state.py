@@ -375,6 +375,9 @@ class Tables:
     env_jobs = Of[str, int](seldom=True)
     cpu_jobs = Of[str, int](seldom=True)
     """Per env, the number of jobs without a GPU that are under way."""
+    host_cpus = Of[str, int](seldom=True)
+    """Per env, the processors that its jobs under way reserve; and their host memory:"""
+    host_bytes = Of[str, int](seldom=True)
     queued = Of[str, int](seldom=True)
     """The number of requests that wait in each queue."""
     compute = Of[Uuid, int](seldom=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.core.manager import State
-from nodemgr.core.model import events
+from nodemgr.core.model import effects, events
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.udp import UdpServer
@@ -149,6 +149,7 @@ class Daemon:
                 **self.jobs.handlers(),
                 **self.submissions.handlers(),
                 **self.suspensions.handlers(),
+                effects.EnvChanged: self._env_changed,
             },
             facts=ledgers.facts,
             refused=ledgers.refused,
@@ -248,6 +249,10 @@ class Daemon:
             suspender,
             lambda: hindrance(self.gpus.last.cuda_version, has_mps=has_mps()),
         )
+
+    def _env_changed(self, effect: effects.EnvChanged) -> None:
+        self.envs.refresh(effect.env)
+        self.jobs.env_changed(effect.env)
 
     def _store_recovered(self) -> None:
         self.event_loop.wake("store recovered")

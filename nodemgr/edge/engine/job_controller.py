@@ -24,6 +24,7 @@ from nodemgr.core.scheduler import launch_hosts
 from nodemgr.core.state.driver_numbers import driver_numbers
 from nodemgr.edge.containers.payload import renew_client
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
+from nodemgr.edge.executor import leaf_limits
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
 from nodemgr.edge.executor.log_retention import MOST_JOBS, LogRetention
 from nodemgr.edge.host import stderr_log
@@ -259,6 +260,7 @@ class Jobs:
             uid=spec.uid,
             gid=spec.gid,
             umask=spec.umask,
+            env_limits=leaf_limits.of_env(self._state.envs[effect.env].quota),
             argv=payload.argv,
             cwd=payload.cwd,
             environ=environ(
@@ -381,6 +383,12 @@ class Jobs:
 
     def _limit(self, effect: effects.LimitJob) -> None:
         self.factory.limit(effect.job_id, effect.attempt, effect.time_limit_ms)
+
+    def env_changed(self, env: str) -> None:
+        """Its quota is new; jobs that run have the new limit at once."""
+        row = self._state.envs.get(env)
+        if row is not None:
+            self.factory.limit_env(env, leaf_limits.of_env(row.quota))
 
     def _forget(self, effect: effects.ForgetJob) -> None:
         self._finished.append(effect.job_id)

@@ -165,7 +165,6 @@ class NodeMonitor:
             effects.Unwatch: self._unwatch,
             effects.WatchUnreclaimed: self._watch_unreclaimed,
             effects.Kill: self._kill,
-            effects.EnvChanged: self._env_changed,
             effects.GpusHeld: self._gpus_held,
         }
 
@@ -218,9 +217,6 @@ class NodeMonitor:
             stderr_log.say(log.PROCESS_NOT_ENDED(pid=effect.pid))
 
     # -- env directories and device gates --
-
-    def _env_changed(self, effect: effects.EnvChanged) -> None:
-        self._envs.refresh(effect.env)
 
     def _gpus_held(self, effect: effects.GpusHeld) -> None:
         """Opens the granted devices.

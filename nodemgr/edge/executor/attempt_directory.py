@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodemgr.core.model.entities import Cause, ProcessKey
+from nodemgr.edge.executor import leaf_limits
 from nodemgr.edge.executor.interface import RunOrder
 from nodemgr.edge.host import descriptors
 from nodemgr.edge.kernel.processes import process_key
@@ -30,19 +31,19 @@ FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
 RECORD_LINE_BYTES, LIMIT_BYTES, BOOT_BYTES = 512, 32, 64
 MAX_TAIL_BYTES = 4_096
 MAX_ORDER_BYTES = 8 * 2**20
-MOST_PROCESSES = 32_768
-"""Processes and threads of one job, where it has a cgroup."""
 FACTS_BYTES = 1_024
 """The first bytes of an order hold all fields but the user's own text."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
 _ENDED = (
     r"ended\.(?P<wall>[0-9]{1,20})(?::(?P<boot>[0-9]{1,20}))?\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)"
-    r"\.(?P<cause>[0-4])"
+    r"\.(?P<cause>[0-5])"
 )
 _CLAIM = re.compile(
     rf"claim\.(?:(?P<pid>[0-9]{{1,10}})\.(?P<ticks>[0-9]{{1,20}})(?:\.{_ENDED})?|manager)", re.ASCII
 )
-CAUSES = (Cause.OWN, Cause.CANNOT_RUN, Cause.TIME_LIMIT, Cause.NOT_STARTED, Cause.NODE_DOWN)
+CAUSES = (
+    Cause.OWN, Cause.CANNOT_RUN, Cause.TIME_LIMIT, Cause.NOT_STARTED, Cause.NODE_DOWN,
+    Cause.HOST_MEMORY)  # fmt: skip
 """The causes in a supervisor's numbering (csrc/jobs/jobs.h, enum nm_cause)."""
 MAX_EXIT_CODE, MAX_SIGNAL = 255, 64
 NOT_WRITTEN = executor.END_NOT_WRITTEN()
@@ -427,7 +428,8 @@ def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
         "cwd": order.cwd,
     }
     entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
-    entries.append(f"limit=pids.max {MOST_PROCESSES}")
+    entries += [f"limit={limit}" for limit in leaf_limits.of_job(order.run)]
+    entries += [f"env_limit={limit}" for limit in order.env_limits]
     entries += (
         [f"arg={word}" for word in order.argv]
         + [f"env={variable}" for variable in order.environ]

@@ -38,6 +38,8 @@ class RunOrder:
     environ: tuple[str, ...]
     """The process's whole environment, "K=V"."""
     umask: int = 0o022
+    env_limits: tuple[str, ...] = ()
+    """Of its environment's cgroup (leaf_limits.of_env)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,9 @@ class ResourceFactory(Protocol):
 
         Does nothing for an ended or unknown attempt.
         """
+
+    def limit_env(self, env: str, limits: Sequence[str]) -> None:
+        """Changes the limits of the cgroup of an environment's jobs (leaf_limits.of_env)."""
 
     def delete(self, job_id: str) -> None:
         """The job is final: its orders and logs may be deleted."""

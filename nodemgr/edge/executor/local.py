@@ -224,6 +224,10 @@ class NodeFactory:
                 found.session.answer("LIMIT", job=job, attempt=number, limit_ms=time_limit_ms)
             self._insist_on_limit(found)
 
+    def limit_env(self, env: str, limits: Sequence[str]) -> None:
+        for limit in limits if self._launcher.scope else ():
+            self._launcher.request(f"limit {env} {limit}")
+
     def delete(self, job_id: str) -> None:
         if attempt_directory.is_job_name(job_id) and not any(
             name[0] == job_id for name in self._attempts

@@ -539,6 +539,33 @@ OPTIONS = (
         core=True,
     ),
     SettingRow(
+        "cpus_per_gpu",
+        _integer(0, 65_536),
+        "The processors of a job that names none (--cpus), for each of its GPUs; 0: no limit.",
+        core=True,
+    ),
+    SettingRow(
+        "host_memory_per_gpu_bytes",
+        _integer(0, 2**48),
+        (
+            "The host memory of a job that names none (--host-memory), for each of its GPUs; 0: no "
+            "limit."
+        ),
+        core=True,
+    ),
+    SettingRow(
+        "node_cpus",
+        _integer(0, 65_536),
+        "The processors that all jobs may reserve together; 0: all that the node has.",
+        core=True,
+    ),
+    SettingRow(
+        "node_memory_bytes",
+        _integer(0, 2**48),
+        "The host memory that all jobs may reserve together; 0: all that the node has.",
+        core=True,
+    ),
+    SettingRow(
         "enforce",
         _choice(*fields.ENFORCE),
         (

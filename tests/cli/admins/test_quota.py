@@ -259,6 +259,7 @@ QUOTA = {
     "no_gpu": "cpu", "no_manager": "error", "users": ["root"], "groups": ["root"],
     "enforce": "kill", "compute_percent": 40, "task_class": "best-effort", "idle_ms": 60_000,
     "when_idle": "suspend", "max_keep_ms": 1_000, "borrow": 1, "placement": "pack",
+    "cpus": 8, "host_memory_bytes": 2**36,
 }  # fmt: skip
 
 

@@ -76,6 +76,8 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "predicted": [],
         "gpu_range": None,
         "memory_most_bytes": None,
+        "cpus": None,
+        "host_memory_bytes": None,
         "started_wall_ns": None,
         "ended_wall_ns": None,
         "why": "",

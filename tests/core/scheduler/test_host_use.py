@@ -1,0 +1,139 @@
+"""CPUs and host memory of jobs: what they reserve of a quota and of the node, and who waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nodemgr.core.model.causes import WaitCause
+from nodemgr.core.model.effects import StartJob, SubmitAnswered
+from nodemgr.core.model.entities import Cause, DenyCode, JobState
+from nodemgr.core.requests import notify
+from tests.core.world import GIB, Node
+
+SMALL = {"node_cpus": 8, "node_memory_bytes": 64 * GIB}
+
+
+def node_of(gpus: int = 2, **config: Any) -> Node:
+    node = Node(gpus, **{**SMALL, **config})
+    node.quota("alice", gpus, cpus=6, host_memory_bytes=48 * GIB)
+    node.quota("bob", gpus)
+    return node
+
+
+def started(node: Node, *jobs: str | None) -> list[bool]:
+    return [node.job(job or "").state is not JobState.QUEUED for job in jobs]
+
+
+def why(node: Node, job: str | None) -> str:
+    return {request.job_id: line for request, *_, line in notify.listing(node.state, node.now_ns)}[
+        job
+    ]
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_job_waits_for_the_cpus_of_its_quota_and_delays_no_other_env(gpus: int) -> None:
+    node = node_of(4, node_cpus=64)
+    first, second = (node.submits("alice", gpus=gpus, cpus=4) for _ in range(2))
+    third = node.submits("alice", gpus=gpus, cpus=1)
+    other = node.submits("bob", gpus=gpus, cpus=4)
+    assert started(node, first, second, third, other) == [True, False, False, True]
+    assert why(node, second).endswith(
+        "needs 4 CPUs; jobs of alice reserve 4 CPUs of 6 CPUs; waits for one of them to end"
+    )
+    assert f"an earlier job, {second}, waits" in why(node, third)
+    plain = node.submits("alice", gpus=gpus)
+    assert started(node, plain) == [True], "a job that reserves nothing waits for none"
+    node.begins(first or "")
+    node.job_ends(first or "")
+    assert started(node, second, third) == [True, True]
+
+
+def test_a_job_that_lacks_the_nodes_memory_keeps_its_gpu_and_later_ones_wait() -> None:
+    node = node_of(2)
+    first = node.submits("bob", gpus=1, host_memory_bytes=40 * GIB)
+    second = node.submits("alice", gpus=1, host_memory_bytes=30 * GIB)
+    later = node.submits("bob", gpus=1)
+    small = node.submits("bob", gpus=0, host_memory_bytes=GIB)
+    assert started(node, first, second, later, small) == [True, False, False, False]
+    assert "jobs of this node reserve 40.0 GiB of host memory of 64.0 GiB" in why(node, second)
+    node.restart()
+    assert started(node, second, later, small) == [False, False, False]
+    node.begins(first or "")
+    node.job_ends(first or "")
+    assert started(node, second, later, small) == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("env", "more", "code", "says"),
+    [
+        ("alice", {"cpus": 7}, DenyCode.OVER_QUOTA, "quota set alice --cpus"),
+        ("alice", {"host_memory_bytes": 49 * GIB}, DenyCode.OVER_QUOTA, "48.0 GiB"),
+        ("bob", {"cpus": 9}, DenyCode.MORE_THAN_NODE, "this node has 8 CPUs"),
+        ("bob", {"host_memory_bytes": 65 * GIB}, DenyCode.MORE_THAN_NODE, "--host-memory"),
+    ],
+)
+def test_what_never_fits_is_refused(
+    env: str, more: dict[str, int], code: DenyCode, says: str
+) -> None:
+    node = node_of()
+    assert node.submits(env, gpus=0, **more) is None
+    (answer,) = node.of(SubmitAnswered)
+    assert answer.code is code
+    assert says in answer.reason
+
+
+def test_defaults_per_gpu_are_off_until_set_and_within_the_quota() -> None:
+    node = node_of()
+    node.submits("alice", gpus=2)
+    (start,) = node.of(StartJob)
+    assert (start.run.cpus, start.run.host_memory_bytes) == (None, None)
+    node = node_of(cpus_per_gpu=4, host_memory_per_gpu_bytes=16 * GIB)
+    node.submits("alice", gpus=2)
+    (start,) = node.of(StartJob)
+    assert (start.run.cpus, start.run.host_memory_bytes) == (6, 32 * GIB)
+    node.submits("bob", gpus=0)
+    (start,) = node.of(StartJob)
+    assert (start.run.cpus, start.run.host_memory_bytes) == (None, None)
+
+
+def test_a_lowered_quota_takes_nothing_away_and_delays_no_other_job() -> None:
+    node = node_of(4)
+    first, second = (node.submits("alice", gpus=1, cpus=4) for _ in range(2))
+    node.quota("alice", 4, cpus=2)
+    small = node.submits("alice", gpus=1, cpus=2)
+    assert started(node, first, second, small) == [True, False, False]
+    node.begins(first or "")
+    node.job_ends(first or "")
+    assert started(node, second, small) == [False, True]
+    node.quota("alice", 4, cpus=6)
+    assert started(node, second) == [True]
+
+
+def test_interactive_use_waits_for_no_cpus() -> None:
+    node = node_of(2)
+    node.submits("alice", gpus=1, cpus=6)
+    node.submits("alice", gpus=0, cpus=6)
+    node.asks("alice", 50, gpus=1)
+    assert len(node.state.tasks) == 2
+
+
+def test_an_end_at_the_limit_of_host_memory_uses_up_a_restart() -> None:
+    node = node_of()
+    job = node.submits("alice", gpus=0, host_memory_bytes=GIB, max_restarts=1) or ""
+    for state in (JobState.STARTING, JobState.FAILED):
+        node.begins(job)
+        node.job_ends(job, None, signal=9, cause=Cause.HOST_MEMORY, why="host memory, 1024 MiB")
+        row = node.state.jobs.get(job)
+        assert (JobState.FAILED if row is None else row.state) is state
+
+
+def test_a_waiting_job_has_the_cause_host() -> None:
+    node = node_of()
+    node.submits("alice", gpus=0, cpus=6)
+    second = node.submits("alice", gpus=0, cpus=6)
+    causes = {
+        request.job_id: cause for request, _, cause, _ in notify.listing(node.state, node.now_ns)
+    }
+    assert causes[second] is WaitCause.HOST

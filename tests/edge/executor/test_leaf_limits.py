@@ -1,0 +1,26 @@
+"""The lines for the kernel's files of a cgroup."""
+
+from __future__ import annotations
+
+from nodemgr.core.model.entities import Quota, RunSpec
+from nodemgr.edge.executor import leaf_limits
+
+
+def test_a_job_that_names_nothing_is_limited_in_its_processes_alone() -> None:
+    assert leaf_limits.of_job(RunSpec("true", 0, None, None)) == ("pids.max 32768",)
+
+
+def test_named_cpus_and_memory_are_the_kernels_limits() -> None:
+    run = RunSpec("true", 0, None, None, cpus=3, host_memory_bytes=2**30)
+    assert leaf_limits.of_job(run)[1:] == (
+        "cpu.max 300000 100000",
+        "memory.max 1073741824",
+        "memory.swap.max 0",
+        "memory.oom.group 1",
+    )
+
+
+def test_a_quota_that_has_no_limit_any_more_takes_it_off() -> None:
+    assert leaf_limits.of_env(Quota(1)) == ("cpu.max max", "memory.max max")
+    quota = Quota(1, cpus=2, host_memory_bytes=2**20)
+    assert leaf_limits.of_env(quota) == ("cpu.max 200000 100000", "memory.max 1048576")
