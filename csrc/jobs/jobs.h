@@ -54,7 +54,7 @@ typedef bool nm_witness(const char *outcome);
 /* The open files of one attempt, which lie in JOBS/JOB/ATTEMPT; in a container memory, and a pipe
  * for `log`. A number below 0 is an errno.
  *   order   the order (order.c); only this file is trusted
- *   record  two lines at fixed places, written over blanks: the start of the process, and its end
+ *   record  lines at fixed places, written over blanks: the start of the process, its end, its use
  *   log     the job's output (log.c)
  *   limit   the time limit in milliseconds, or blanks; written in place
  */
@@ -143,6 +143,8 @@ bool nm_leaf_is_name(const char *name, bool is_env);
 int nm_leaf_make(const char *scope, const struct nm_order *order);
 /* Why the kernel ended a process in it for lack of memory; false: it did not. */
 bool nm_leaf_out_of_memory(int leaf, char why[NM_JOB_WHY_BYTES]);
+/* "used CPU_US MOST_BYTES READ_BYTES WRITTEN_BYTES"; 0: not known. */
+void nm_leaf_figures(int leaf, char *text, size_t size);
 /* Its directory, made if it is not there; -1: errno. */
 int nm_leaf_open(const char *scope, const char *name, bool make);
 /* Lets what is below a cgroup have limits of its own. */

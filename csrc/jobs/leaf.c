@@ -138,6 +138,24 @@ bool nm_leaf_out_of_memory(int leaf, char why[NM_JOB_WHY_BYTES])
     return true;
 }
 
+/* The sum over all devices: `8:0 rbytes=1 wbytes=2 rios=3 ...` */
+static long long io_bytes(int leaf, const char *key)
+{
+    char text[MOST_FILE_BYTES];
+    long long sum = 0;
+    read_file(leaf, "io.stat", text, sizeof text);
+    for (const char *word = strstr(text, key); word != NULL; word = strstr(word + 1, key))
+        sum += strtoll(word + strlen(key), NULL, 10);
+    return sum;
+}
+
+void nm_leaf_figures(int leaf, char *text, size_t size)
+{
+    snprintf(text, size, "used %lld %lld %lld %lld", number_in(leaf, "cpu.stat", "usage_usec "),
+             number_in(leaf, "memory.peak", ""), io_bytes(leaf, " rbytes="),
+             io_bytes(leaf, " wbytes="));
+}
+
 pid_t nm_leaf_fork(int leaf)
 {
     /* struct clone_args of the kernel, which older headers lack */

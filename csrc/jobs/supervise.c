@@ -444,6 +444,10 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
     if (attempt.began && attempt.why[0] == 0 && !is_well(&attempt) &&
         nm_leaf_out_of_memory(attempt.leaf, why))
         say_why(&attempt, why, NM_HOST_MEMORY);
+    if (attempt.leaf >= 0) {
+        nm_leaf_figures(attempt.leaf, why, sizeof why);
+        write_line(&attempt, 2, why);
+    }
     nm_leaf_end(files->scope, attempt.order.leaf, attempt.leaf);
     nm_log_end(&attempt.log);
     end = write_end(&attempt);

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.model.entities import Cause
+from nodemgr.core.model.entities import Cause, HostFigures
 from nodemgr.edge.kernel import cgroups
 from tests.supervisor.world import World, all_gone, end
 
@@ -152,6 +152,28 @@ def test_an_end_for_lack_of_memory_is_named(
     assert status.cause is (Cause.HOST_MEMORY if why else Cause.OWN)
     assert status.signal == 9
     assert [file.read_text() for file in files] == ["200000 100000", "3221225472", "1", "9999"]
+
+
+def test_the_use_of_the_host_is_recorded_at_the_end(make_world: MakeWorld, tmp_path: Path) -> None:
+    leaf = stand_in(tmp_path)
+    (leaf / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    (leaf / "memory.peak").write_text("4096\n")
+    io_stat = "8:0 rbytes=10 wbytes=20 rios=1 wios=1 dbytes=5\n8:16 rbytes=1 wbytes=2 rios=0\n"
+    (leaf / "io.stat").write_text(io_stat)
+    world = served(make_world, tmp_path)
+    assert world.run("true", job="l1").host == HostFigures(2_500, 4_096, 11, 22)
+    (leaf / "memory.peak").write_text("max\n")
+    (leaf / "io.stat").unlink()
+    with (leaf / "cpu.stat").open("w") as file:
+        file.write("x" * 9_000)
+    (leaf.parent / "l2.1").symlink_to("/")
+    assert world.run("true", job="l2").host is None
+
+
+def test_a_real_cgroup_has_figures(make_world: MakeWorld, scope: Path) -> None:
+    host = served(make_world, scope).run("sh", "-c", ":", job="l1").host
+    assert host is not None
+    assert (host.memory_bytes, host.read_bytes, host.written_bytes) == (None, 0, 0)
 
 
 def test_the_manager_limits_a_leaf_and_an_environment(

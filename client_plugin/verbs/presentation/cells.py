@@ -195,6 +195,17 @@ def peak(row: TableRow) -> Optional[str]:
     return tables.size(row.get("peak_bytes"))
 
 
+def cpu_time(row: TableRow) -> Optional[str]:
+    """The processor time of an attempt."""
+    seconds = row.get("cpu_seconds")
+    return None if seconds is None else tables.seconds(round(seconds))
+
+
+def host_peak(row: TableRow) -> Optional[str]:
+    """The most host memory that an attempt had."""
+    return tables.size(row.get("host_peak_bytes"))
+
+
 def _known(rows: Sequence[TableRow], key: str) -> List[int]:
     return sorted(row[key] for row in rows if row.get(key) is not None)
 

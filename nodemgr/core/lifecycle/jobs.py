@@ -445,6 +445,7 @@ def _close(
         cause=cause,
         log_tail=event.log_tail[-LOG_TAIL_CHARACTERS:],
         peak_bytes=peak_bytes or None,
+        host=event.host,
     )
     return replace(
         job,

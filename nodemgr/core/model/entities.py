@@ -935,6 +935,17 @@ class Resize:
 
 
 @value
+class HostFigures:
+    """The use of the host by the processes of an attempt, as their cgroup counts it."""
+
+    cpu_ms: int
+    memory_bytes: int | None
+    """The most at a time."""
+    read_bytes: int
+    written_bytes: int
+
+
+@value
 class Attempt:
     """One start of a job."""
 
@@ -961,6 +972,7 @@ class Attempt:
     """The most that it had on one of its GPUs, by the ledger; None: not known, or not ended."""
     started_ns: int | None = None
     ended_ns: int | None = None
+    host: HostFigures | None = None
 
     @property
     def row_bytes(self) -> int:

@@ -16,6 +16,7 @@ from nodemgr.core.model.entities import (
     FailureKind,
     Gpu,
     GpuRange,
+    HostFigures,
     Job,
     JobPayload,
     JobSpec,
@@ -579,6 +580,7 @@ class JobEnded:
     """On the node's clock; None: not known."""
     at_ns: int | None = None
     """On the node's clock; None: now."""
+    host: HostFigures | None = None
 
 
 @value

@@ -17,6 +17,7 @@ from nodemgr.core.model.entities import (
     MS,
     UNDER_WAY,
     Attempt,
+    HostFigures,
     Job,
     JobState,
     PredictedRun,
@@ -394,8 +395,19 @@ def _attempt(
         "cause": None if attempt.ended_wall_ns is None else attempt.cause.value,
         "resizes": resizes(attempt.resizes, index_of),
         "peak_bytes": attempt.peak_bytes,
+        **_host(attempt.host),
     }
     return {**row, "log_tail": attempt.log_tail} if tails else row
+
+
+def _host(host: HostFigures | None) -> JobRow:
+    """The use of the host; null where it is not known."""
+    return {
+        "cpu_seconds": None if host is None else host.cpu_ms / 1_000,
+        "host_peak_bytes": None if host is None else host.memory_bytes,
+        "read_bytes": None if host is None else host.read_bytes,
+        "written_bytes": None if host is None else host.written_bytes,
+    }
 
 
 def resizes(rows: Iterable[Resize], index_of: Mapping[str, int]) -> list[JobRow]:

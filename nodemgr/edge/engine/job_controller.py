@@ -452,6 +452,7 @@ class Jobs:
             wall_ns,
             started_ns=self._of_boottime(status.started_boot_ns),
             at_ns=self._of_boottime(boot_ns),
+            host=status.host,
         )
 
         def notify() -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodemgr.core.model.entities import Cause, ProcessKey
+from nodemgr.core.model.entities import Cause, HostFigures, ProcessKey
 from nodemgr.edge.executor import leaf_limits
 from nodemgr.edge.executor.interface import RunOrder
 from nodemgr.edge.host import descriptors
@@ -29,6 +29,7 @@ from nodemgr.messages import executor
 
 FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
 RECORD_LINE_BYTES, LIMIT_BYTES, BOOT_BYTES = 512, 32, 64
+RECORD_LINES = 3
 MAX_TAIL_BYTES = 4_096
 MAX_ORDER_BYTES = 8 * 2**20
 FACTS_BYTES = 1_024
@@ -151,8 +152,8 @@ class AttemptFiles:
         fresh.mkdir(mode=0o700)
         try:
             content = {
-                "order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(),
-                LOG: b"",
+                "order": text, "record": b" " * (RECORD_LINES * RECORD_LINE_BYTES),
+                FREE: boot.encode(), LOG: b"",
                 "limit": _limit_text(order.run.time_limit_ms),
             }  # fmt: skip
             for name, data in content.items():
@@ -320,6 +321,18 @@ class AttemptFiles:
             )
         return _beginning(_line(data, 0)), end
 
+    def host_figures(self) -> HostFigures | None:
+        """Its use of the host, which its supervisor read from its cgroup; None: it had none."""
+        data = b""
+        with contextlib.suppress(OSError), open(self._open("record", os.O_RDONLY), "rb") as file:
+            data = file.read(RECORD_LINES * RECORD_LINE_BYTES)
+        words = _line(data, 2)
+        numbers = [number for word in words[1:] if (number := _number(word)) is not None]
+        if words[:1] != ["used"] or len(numbers) != 4:
+            return None
+        cpu_us, memory_bytes, read_bytes, written_bytes = numbers
+        return HostFigures(cpu_us // 1_000, memory_bytes or None, read_bytes, written_bytes)
+
     def open_log(self) -> int:
         """Raises FileNotFoundError, OSError."""
         try:
@@ -362,7 +375,7 @@ class AttemptFiles:
         an earlier version gave the files may be any program of that user: its log is replaced, so
         that a process that still has the old file open writes to no log.
         """
-        self._cut("record", 2 * RECORD_LINE_BYTES)
+        self._cut("record", RECORD_LINES * RECORD_LINE_BYTES)
         self._cut("limit", LIMIT_BYTES)
         if most_bytes == 0 or self.log_room_bytes() <= 2 * most_bytes:
             return

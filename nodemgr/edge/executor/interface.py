@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.core.model.entities import Cause, RunSpec, Uuid
+from nodemgr.core.model.entities import Cause, HostFigures, RunSpec, Uuid
 
 AttemptState = Literal["unknown", "starting", "running", "ended"]
 
@@ -58,6 +58,7 @@ class Status:
     """The reason, as readable text; empty: the process ended by itself."""
     cause: Cause = Cause.OWN
     started_boot_ns: int | None = None
+    host: HostFigures | None = None
 
 
 class ExecutorListener(Protocol):

@@ -649,7 +649,9 @@ class NodeFactory:
             # told to end, and the node is still up: it is not to be tried again at once
             cause = Cause.CONTAINER_STOPPED if attempt.place else Cause.SUPERVISOR_LOST
             end = dataclasses.replace(end, cause=cause)
-        self._notify_ended(attempt, _status(began, end), end.wall_ns, end.boot_ns)
+        host = None if attempt.place else attempt.files.host_figures()
+        status = dataclasses.replace(_status(began, end), host=host)
+        self._notify_ended(attempt, status, end.wall_ns, end.boot_ns)
 
     def _end_soon(self, attempt: _Attempt, status: Status) -> None:
         """Reports the end later, not from within a verb."""

@@ -277,9 +277,7 @@ def test_the_manager_s_copy_takes_the_place_of_another(tmp_path: Path) -> None:
     assert gone["LD_PRELOAD"] == preload_entry()
 
 
-def test_without_env_it_enters_the_only_one_as_submit_does(
-    nodemgr: Run, alice: EnvStandIn
-) -> None:
+def test_without_env_it_enters_the_only_one_as_submit_does(nodemgr: Run, alice: EnvStandIn) -> None:
     result = nodemgr("run", "printenv", "NODEMGR_ENV_DIR")
     assert (result.returncode, result.stdout) == (0, f"{alice.directory}\n"), result.stderr
 

@@ -41,7 +41,7 @@ def test_the_bytes_of_an_attempts_files_stay(tmp_path: Path) -> None:
     files.write(ORDER, 30_000, "the-boot", 4_096)
     assert {path.name: path.read_bytes() for path in files.directory.iterdir()} == {
         "order": TEXT,
-        "record": b" " * 1_024,
+        "record": b" " * 1_536,
         "free": b"the-boot",
         "log": b"",
         "limit": b"60000\n".ljust(32),
@@ -79,7 +79,7 @@ def test_a_file_that_is_far_too_large_costs_no_memory_and_no_disk(
     assert files.record() == (None, None)
     assert files.boot().rstrip("\0") == "boot"
     files.bound_log(2**20)
-    assert (files.directory / "record").stat().st_size == 1024
+    assert (files.directory / "record").stat().st_size == 1536
     assert (files.directory / "limit").stat().st_size == 32
 
 
