@@ -321,7 +321,13 @@ DRIVER_KEEPS_LIMITS = CheckDetail(
 )
 JOBS_CANNOT_START = CheckDetail("no job can be started: {why}")
 JOBS_BY_OWN_LAUNCHER = CheckDetail("started by the manager's own launcher")
-JOBS_BY_SERVICE = CheckDetail("started by the service nodemgr-jobs ({path})")
+JOBS_BY_SERVICE = CheckDetail(
+    "started by the service nodemgr-jobs ({path}), without a cgroup of their own: --cpus and"
+    " --host-memory reserve, and limit nothing"
+)
+JOBS_IN_CGROUPS = CheckDetail(
+    "started by the service nodemgr-jobs ({path}), each in a cgroup of its own"
+)
 SERVICE_SILENT = CheckDetail("the service nodemgr-jobs does not answer ({why})")
 SERVICE_NOT_REACHED = CheckDetail("{socket}: not reached yet")
 SERVICE_UNREACHABLE = CheckDetail("{socket}: {error}")

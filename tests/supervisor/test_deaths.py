@@ -488,7 +488,8 @@ def test_the_services_comes_back(served: World) -> None:
     assert served.end().why == "enough"
     assert served.factory.state() == (
         True,
-        f"started by the service nodemgr-jobs ({served.socket})",
+        f"started by the service nodemgr-jobs ({served.socket}), without a cgroup of their own:"
+        " --cpus and --host-memory reserve, and limit nothing",
     )
 
 

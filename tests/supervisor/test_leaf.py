@@ -53,6 +53,7 @@ def test_a_jobs_process_begins_in_its_leaf(make_world: MakeWorld, scope: Path) -
     assert world.run("cat", "/proc/self/cgroup", job="l1").exit_code == 0
     assert f"/{scope.name}/alice/l1.1\n" in world.heard.tails["l1", 1]
     assert not leaf.exists()
+    assert world.factory.state()[1].endswith("launcher), each in a cgroup of its own")
 
 
 def test_a_process_that_is_not_below_the_supervisor_ends_with_its_leaf(

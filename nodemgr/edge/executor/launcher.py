@@ -110,11 +110,10 @@ class Launcher:
         if self._fault:
             fault = self._fault if self._path is None else doctor.SERVICE_SILENT(why=self._fault)
             return False, doctor.JOBS_CANNOT_START(why=fault)
-        return True, (
-            doctor.JOBS_BY_OWN_LAUNCHER()
-            if self._path is None
-            else doctor.JOBS_BY_SERVICE(path=self._path)
-        )
+        if self._path is None:
+            return True, doctor.JOBS_BY_OWN_LAUNCHER()
+        row = doctor.JOBS_IN_CGROUPS if self.scope else doctor.JOBS_BY_SERVICE
+        return True, row(path=self._path)
 
     def request(self, text: str) -> bool:
         """False: there is none to hear it."""
