@@ -92,7 +92,7 @@ def power_cut(lab: Lab) -> str:
 def check(machine: Machine, said: dict[str, list[str]]) -> None:
     """All acknowledged orders are there; no lease of an earlier boot is."""
     found = states(machine)
-    ended = {row["id"] for row in asked(machine, "history --since 30d")["jobs"]}
+    ended = {row["job"] for row in asked(machine, "history --since 30d")["history"]}
     jobs = said["waits"] + said["held"] + said["ends"]
     assert not (missing := [job for job in jobs if job not in found and job not in ended]), missing
     assert not [job for job in said["held"] if found[job] != "held"], found
