@@ -113,6 +113,7 @@ def serve(draft: Draft, request: Request, figures: Figures) -> None:
         task = replace(task, granted_percent=min(task.compute_percent, *free))
     task = replace(task, suspension=Suspension.RESUMING)
     draft.put_task(task)
+    leasing.raise_pending(draft)  # a task that began meanwhile has named memory in the grant, too
     draft.emit(effects.ResumeProcesses(task.task_id, task.processes))
     if request.askers:
         leasing.admit(draft, task, request.askers, figures)

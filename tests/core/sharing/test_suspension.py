@@ -529,3 +529,27 @@ def test_the_known_end_of_a_suspended_job_moves(node: Node) -> None:
     told = node.told(3)
     assert told
     assert "next known end 00:13 UTC: alice/" in told.reason
+
+
+def test_a_grant_has_the_named_memory_of_all_when_a_task_comes_back_to_it() -> None:
+    """Both are served in one pass, with the figures of a Tick.
+
+    The request begins in the parked grant, and then the task comes back.
+    """
+    node = Node(1)
+    for env in "ab":
+        node.quota(env, 1)
+    node.asks("a", 1, 1, gib=10, most_gib=30)
+    node.asks("a", 2, 1, token="token1")
+    node.suspends("t1")
+    node.is_out("t1")
+    node.asks("b", 3, 1, udp=True)
+    assert node.gpus_of(3, udp=True) == [0]
+    node.asks("a", 4, 1, gib=10)
+    node.resumes("t1")
+    assert len(node.state.requests) == 2
+    node.uses("a", 0, 0)
+    node.passes(12_000, silent={3})
+    assert not node.state.requests
+    grant = node.state.grants["a", "GPU-0"]
+    assert grant.kept_bytes == 20 * GIB <= grant.limit_bytes
