@@ -116,10 +116,11 @@ UNKNOWN = [f"j{10**12 + number}" for number in range(MAX_NAMED)]
 
 def orders(talk: Conversation, jobs: int) -> Iterator[tuple[str, Callable[[], object]]]:
     """The largest input of each order, one after the other."""
-    array = list(range(min(MAX_ARRAY, jobs)))
+    length = min(MAX_ARRAY, jobs)
+    array = [[0, length - 1]]
     ids: list[str] = []
     yield (
-        f"submit an array of {len(array)}",
+        f"submit an array of {length}",
         lambda: ids.append(talk.order("job_submit", job(array=array))[0]["job"]),
     )
     for name in ("job_free", "job_hold"):
@@ -182,7 +183,7 @@ def busy() -> None:
 
 
 def arrays(talk: Conversation) -> None:
-    told = talk.order("job_submit", job(array=list(range(MAX_ARRAY))))[0]
+    told = talk.order("job_submit", job(array=[[0, MAX_ARRAY - 1]]))[0]
     talk.order("job_withdraw", {"job": told["job"]})
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from nodemgr.core.lifecycle import exported
 from nodemgr.core.manager import Transition
-from nodemgr.core.model import events
+from nodemgr.core.model import array_rows, events
 from nodemgr.core.model.entities import (
     UNDER_WAY,
     FailureKind,
@@ -113,6 +113,15 @@ class Everything:
     def jobs(self, *states: JobState) -> list[str]:
         rows = self.node.state.jobs.values()
         return sorted(row.job_id for row in rows if not states or row.state in states)
+
+    def names(self) -> list[str]:
+        """The names of orders: jobs, arrays, and those of an array that wait as one row."""
+        rows = self.node.state.jobs.values()
+        return sorted(
+            {row.job_id for row in rows}
+            | {array_rows.waiting(row) for row in rows}
+            | {name for row in rows for name in self.node.jobs_of(row)}
+        )
 
     def _inventory(self) -> None:
         there = [(i, size) for i, size in enumerate(SIZES_GIB) if i not in self.lost]
@@ -319,7 +328,7 @@ class Everything:
     # -- jobs and queues --
 
     def submit(self) -> None:
-        gpus, newest = self.one((None, 0, 1, 1, 1, 2, 3)), self.jobs()
+        gpus, newest = self.one((None, 0, 1, 1, 1, 2, 3)), self.names()
         least = gpus or 1
         self.node.submits(
             self.one(ENVS), gpus=gpus, memory_bytes=self.one((None, None, 10 * GIB)),
@@ -327,17 +336,11 @@ class Everything:
             expected_ms=self.one((None, None, 30_000)), compute_percent=self.one(self.percents),
             gpu_range=self.one((None,) * 5 + (GpuRange(least + 1, True), GpuRange(least + 1))),
             after=(self.one(newest),) if newest and self.chance(0.2) else (),
-            array=self.one(((), (), (), (0, 1, 2))), part=self.one((None, 1)),
+            array=self.one(((), (), (), (0, 1, 2), (3, 4, 9))),
             max_restarts=self.one((None, 0, 2)),
             hold=self.chance(0.1), place=self.one(PLACES),
             priority=self.one((None, None, "low", "normal")),
         )  # fmt: skip
-
-    def entering(self) -> list[str]:
-        return sorted(self.node.state.entering)
-
-    def enter(self) -> None:
-        self.node.happens(events.EnterElements(self.one(self.entering()), 1, self.node.wall_ns))
 
     def begin(self) -> None:
         self.node.begins(self.one(self.jobs(*UNDER_WAY)))
@@ -366,26 +369,27 @@ class Everything:
         self.node.happens(events.NamesTaken((newest or 0) + 1, self.node.wall_ns))
 
     def withdraw(self) -> None:
-        self.node.withdraws(self.one(self.jobs()))
+        self.node.withdraws(self.one(self.names()))
 
     def hold(self) -> None:
-        self.node.holds(self.one(self.jobs()))
+        self.node.holds(self.one(self.names()))
 
     def unhold(self) -> None:
-        self.node.frees(self.one(self.jobs()))
+        self.node.frees(self.one(self.names()))
 
     def requeue(self) -> None:
-        known = self.jobs() + sorted(self.node.history)
+        ended = [name for row in self.node.history.values() for name in self.node.jobs_of(row.job)]
+        known = self.names() + sorted({*self.node.history, *ended})
         self.node.requeues(self.one(known), by_admin=self.chance(0.5))
 
     def move(self) -> None:
         queue = self.one(("low", "normal", "high", None))
-        self.node.moves(self.one(self.jobs()), queue, first=queue is None or self.chance(0.2))
+        self.node.moves(self.one(self.names()), queue, first=queue is None or self.chance(0.2))
 
     def order_all(self) -> None:
         """Several orders of one kind, as `nodemgr queue` gives for a filter."""
         kind = self.one((events.WithdrawJob, events.HoldJob, events.UnholdJob))
-        known, wall_ns = self.jobs(), self.node.wall_ns
+        known, wall_ns = self.names(), self.node.wall_ns
         named = [each for each in known if self.chance(0.3)] or known[:1]
         orders = tuple(kind(each, "root (uid 0)", wall_ns) for each in named)
         self.node.happens(events.OrderAll(orders, wall_ns))
@@ -478,8 +482,6 @@ class Everything:
             self.node.place(place)
         for env in ENVS:
             self.node.quota(env, len(SIZES_GIB), task_class=TaskClass.LATENCY_SENSITIVE)
-        while self.entering():
-            self.enter()
         for job_id in self.jobs(JobState.HELD):
             self.node.frees(job_id)
         for _ in range(3):
@@ -574,7 +576,6 @@ RULES: tuple[Rule, ...] = (
     Rule(events.GateMissed, 1, Everything.miss_gate, Everything.members),
     Rule(events.Progressed, 5, Everything.progress, Everything.members),
     Rule(events.SubmitJobs, 20, Everything.submit),
-    Rule(events.EnterElements, 10, Everything.enter, Everything.entering),
     Rule(events.JobStarted, 16, Everything.begin, under_way),
     Rule(events.JobEnded, 30, Everything.end_job, under_way),
     Rule(

@@ -41,6 +41,8 @@ class Job:
     place: str = ""
     number: int | None = None
     """In the order in which all came to the ends of their queues; None: it was moved to a front."""
+    together: bool = False
+    """It waits with others of its array: it has not started, and no order named it alone."""
 
 
 class PlainJobs:
@@ -132,7 +134,18 @@ class PlainJobs:
         found = [
             job for job in self.jobs.values() if job.name == name or job.name.split(".")[0] == name
         ]
-        return sorted(found, key=lambda job: int(job.name.partition(".")[2] or 0))
+        return sorted(found, key=self.order)
+
+    def order(self, job: Job) -> tuple[int, int, int]:
+        """By submission and index; those of an array that wait together stand at their first."""
+        array, _, text = job.name.partition(".")
+        number, index = int(array[1:]), int(text or 0)
+        together = [
+            int(other.name.partition(".")[2])
+            for other in self.jobs.values()
+            if other.together and other.name.startswith(f"{array}.")
+        ]
+        return number, min(together) if job.together else index, index
 
     # -- what the core says it did --
 
@@ -146,6 +159,7 @@ class PlainJobs:
             and self.used(job.env) + job.gpus <= self.quota[job.env]
         )
         self.lines[job.queue].remove(name)
+        job.together = False
         job.state, job.attempt, job.ran, job.lost_gpu = "starting", attempt, False, None
         self._hold(name, gpus)
 
@@ -198,6 +212,7 @@ class PlainJobs:
             self.jobs[name] = Job(
                 name, env, gpus, queue, max_restarts, state, waits_for, place=place
             )
+            self.jobs[name].together = array > 0
             self._go_on(self.jobs[name])
         return f"j{self.numbers}"
 
@@ -289,7 +304,8 @@ class PlainJobs:
         for name in {job.name, job.name.split(".")[0]}:
             if how == "done" and self.living(name):
                 continue  # an array of which some live on
-            for other in [other for other in self.jobs.values() if name in other.after]:
+            waiters = [other for other in self.jobs.values() if name in other.after]
+            for other in sorted(waiters, key=self.order):
                 if other.name not in self.jobs:
                     continue
                 if how == "done":
@@ -348,6 +364,7 @@ class PlainJobs:
             if job.state in ("after", "paused", "queued"):
                 self._leave_line(job)
                 job.state = "held"
+                self._part(job, name)
 
     def free_job(self, name: str, lines: dict[str, list[str]]) -> None:
         for job in self.living(name):
@@ -356,6 +373,7 @@ class PlainJobs:
                 self.resume(lines)
             elif job.state == "held":
                 job.state = "after"
+                self._part(job, name)
                 self._go_on(job)
 
     def move(self, name: str, queue: str | None, *, first: bool) -> None:
@@ -367,12 +385,18 @@ class PlainJobs:
         target = moved[0].queue if moved and queue is None else queue
         for job in reversed(moved) if first else moved:
             self._leave_line(job)
+            self._part(job, name)
             job.queue = target or job.queue
             if job.state == "queued":
                 self._queue(job, first=first)
             elif job.state == "paused":
                 self.came += 1
                 job.number = self.came
+
+    @staticmethod
+    def _part(job: Job, name: str) -> None:
+        """The order named it alone, or its array."""
+        job.together = job.together and job.name != name
 
     def requeue(self, name: str, *, by_admin: bool) -> None:
         living = self.living(name)
@@ -383,6 +407,7 @@ class PlainJobs:
         if not living and again is not None and again.env in self.quota:
             del self.over[name], self.gone[name]
             again.restarts, again.interruptions, again.state = 0, 0, "after"
+            again.together = False
             again.after = [name for name in again.after if self._of_env(name, again.env)]
             self.jobs[name] = again
             self._go_on(again)

@@ -71,17 +71,18 @@ class Preempted:
     """The last preempted tasks, and for which request: in place of the function that does it."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[int, str]] = {}
+        self._last: dict[str, tuple[int, str, int]] = {}
         self._make_go = made_to_go._make_go
 
     def go(self, draft: Draft, task: Task, request: Request, wall_ns: int) -> None:
         """Not twice within the exempt time, nor twice for one request: it was served before."""
-        now = (draft.now_ns, request.request_id)
+        now = (draft.now_ns, request.request_id, request.size)
         last = self._last.get(task.job_id or task.task_id)
         PREEMPTED["first" if last is None else "again"] += last != now
         if last is not None and last != now:  # the twin does the same once more
             assert draft.now_ns - last[0] >= EXEMPT_MS * MS, f"{task} goes again"
-            assert last[1] not in draft.requests, f"{task} goes again for {last[1]}"
+            there = draft.requests.get(last[1])
+            assert there is None or there.size < last[2], f"{task} goes again for {last[1]}"
         self._last[task.job_id or task.task_id] = now
         self._make_go(draft, task, request, wall_ns)
 

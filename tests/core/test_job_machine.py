@@ -326,15 +326,18 @@ class Jobs(RuleBasedStateMachine):
     def lines(self) -> dict[str, list[str]]:
         lines: dict[str, list[str]] = {rank: [] for rank in plain_jobs.RANKS}
         for request, _ in self.node.state.waiting():
-            who = request.job_id or f"p{request.askers[0].pid}"
-            lines[request.priority].append(who)
+            if request.job_id is None:
+                lines[request.priority].append(f"p{request.askers[0].pid}")
+            else:
+                row = self.node.state.jobs[request.job_id]
+                lines[request.priority] += self.node.jobs_of(row)
         return lines
 
     @invariant()
     def same(self) -> None:
         state = self.node.state
         assert {
-            job.job_id: (
+            name: (
                 job.state.value,
                 job.attempt,
                 job.restarts,
@@ -342,12 +345,15 @@ class Jobs(RuleBasedStateMachine):
                 sorted(job.after),
             )
             for job in state.jobs.values()
+            for name in self.node.jobs_of(job)
         } == {
             job.name: (job.state, job.attempt, job.restarts, job.interruptions, sorted(job.after))
             for job in self.plain.jobs.values()
         }
         assert {
-            job_id: over.job.state.value for job_id, over in self.node.history.items()
+            name: over.job.state.value
+            for over in self.node.history.values()
+            for name in self.node.jobs_of(over.job)
         } == self.plain.over
         assert self.lines() == self.plain.lines
         assert self.plain.idle() is None

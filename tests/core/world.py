@@ -13,7 +13,7 @@ from nodemgr.core.invariants import promises
 from nodemgr.core.lifecycle import timers
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State, Transition, step
-from nodemgr.core.model import encoding, events
+from nodemgr.core.model import array_rows, encoding, events, job_ids
 from nodemgr.core.model.effects import (
     CloseLedger,
     DropCap,
@@ -43,6 +43,7 @@ from nodemgr.core.model.entities import (
     JobPayload,
     JobSpec,
     Quota,
+    Ranges,
     RunSpec,
     Task,
     TaskClass,
@@ -552,8 +553,12 @@ class Node:
         return self.happens(events.JobRequeuedBeforeStart(attempts, why, self.wall_ns))
 
     def job(self, job_id: str) -> Job:
-        """The job as it is, or as it ended."""
-        return self.state.jobs[job_id] if job_id in self.state.jobs else self.history[job_id].job
+        """The job as it is, or as it ended; also one in its array's row."""
+        row = job_ids.array_of(job_id)
+        found = self.state.jobs.get(job_id) or array_rows.within(
+            self.state.jobs.get(row or ""), job_id
+        )
+        return found or self.history[job_id].job
 
     def withdraws(self, job_id: str) -> list[Effect]:
         return self.happens(events.WithdrawJob(job_id, "root (uid 0)", self.wall_ns))
@@ -568,15 +573,32 @@ class Node:
         return self.happens(events.MoveJob(job_id, queue, first, "root (uid 0)", self.wall_ns))
 
     def requeues(self, job_id: str, *, by_admin: bool = False) -> list[Effect]:
-        over = self.history.get(job_id)
+        over, row = self.history.get(job_id), None
+        if over is None and (array := job_ids.array_of(job_id)) in self.history:
+            over = self.history[array]
+            row = over.job
         job, spec = (None, None) if over is None else (over.job, over.spec)
+        if row is not None:
+            job = array_rows.element(row, job_id)
         return self.happens(
-            events.RequeueJob(job_id, "root (uid 0)", self.wall_ns, job, spec, by_admin)
+            events.RequeueJob(job_id, "root (uid 0)", self.wall_ns, job, spec, by_admin, row)
         )
 
     def queued_jobs(self) -> list[str]:
         """The queued jobs in the order of service."""
-        return [request.job_id for request, _ in self.state.waiting() if request.job_id is not None]
+        return [
+            name
+            for request, _ in self.state.waiting()
+            if request.job_id is not None
+            for name in self.jobs_of(self.state.jobs[request.job_id])
+        ]
+
+    @staticmethod
+    def jobs_of(row: Job) -> list[str]:
+        """The job, or those that wait in an array's row."""
+        if not row.indices:
+            return [row.job_id]
+        return [array_rows.name(row, index) for index in array_rows.numbers(row.indices)]
 
     # -- what there is to see --
 
@@ -647,6 +669,12 @@ def seen(
     )
 
 
+def _ranges(numbers: Iterable[int]) -> Ranges:
+    """A number that is given twice stands there twice."""
+    rows = [(number, number) for number in numbers]
+    return array_rows.joined(rows) if len({*rows}) == len(rows) else tuple(rows)
+
+
 def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
     """A user's `python train.py` as a job; `more` may name fields of its RunSpec, too."""
     spec = JobSpec("", "ann", 1000, 1000)
@@ -655,7 +683,7 @@ def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
         "name": "train",
         "priority": None,
     }
-    gpus = more.pop("gpus", None)
+    gpus, array = more.pop("gpus", None), _ranges(more.pop("array", ()))
     run = RunSpec(
         more.pop("command", "python train.py"),
         gpus or 0,
@@ -676,6 +704,7 @@ def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
         env=env,
         run=run,
         is_default=gpus is None,
+        array=array,
         **({"spec": spec, "payload": payload} | defaults | more),
     )
 

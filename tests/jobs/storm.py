@@ -301,9 +301,19 @@ class Storm:
         while True:
             page = self.ask("history", limit=200, before=before)
             for row in page["history"]:
-                yield self.ask("job_show", job=row["job"])["jobs"][0]
+                for job_id in jobs_of(row):
+                    yield self.ask("job_show", job=job_id)["jobs"][0]
             if (before := page.get("before")) is None or not page["history"]:
                 return
+
+
+def jobs_of(row: dict[str, Any]) -> list[str]:
+    """The job of a row of the history, or those that ended together before they started."""
+    if not row["indices"]:
+        return [row["job"]]
+    runs = [run.split("-") for run in row["indices"].split(",")]
+    indices = [index for run in runs for index in range(int(run[0]), int(run[-1]) + 1)]
+    return [f"{row['job']}.{index}" for index in indices]
 
 
 def born(pid: int) -> str | None:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nodemgr.core.model import events
+from nodemgr.core.lifecycle import job_actions
+from nodemgr.core.model import array_rows, events
 from nodemgr.core.model.effects import SubmitAnswered
 from nodemgr.core.model.entities import Ended, Job, JobPayload, JobSpec, RunSpec
 from nodemgr.edge.admin.control_client import EventStream
@@ -111,6 +112,7 @@ class World:
             "by": "root (uid 0)",
             **fields,
         }
+        given["array"] = array_rows.joined((each, each) for each in given.pop("array", ()))
         run = RunSpec(
             given.pop("command", script),
             gpus,
@@ -164,7 +166,10 @@ class World:
     # -- what is seen --
 
     def job(self, job_id: str) -> Job:
-        job: Job = self.manager.do(lambda: self.manager.daemon.state.jobs[job_id])
+        """A living one, also one that waits in its array's row."""
+        state = self.manager.daemon.state
+        (job,) = self.manager.do(lambda: job_actions.living(state, job_id))
+        assert isinstance(job, Job)
         return job
 
     def ended(self, job_id: str) -> Ended:

@@ -8,7 +8,7 @@ feature without a row.
 from __future__ import annotations
 
 FEATURES: dict[str, tuple[str, ...]] = {
-    "array": ("array", "part"),
+    "array": ("array",),
     "class": ("task_class",),
     "dependency": ("after", "ended"),
     "drain": ("DrainGpu", "ResumeGpu", "ReportFailure", "RepairGpu"),

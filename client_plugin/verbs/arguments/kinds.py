@@ -19,13 +19,13 @@ from client_plugin.ways.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, NoReturn, Optional, Sequence, Set, Tuple
+    from typing import Dict, List, NoReturn, Optional, Sequence, Tuple
 
 MAX_DIGITS = 19
 ARRAY_FORM = "write indices and ranges: 0-9 or 0-9,12"
 COMPLETED_ENDED = 50
 """The most ended jobs, the last ones, that a shell completes."""
-JOB_FORM = r"j[0-9]{1,15}(\.[0-9]{1,10})?"
+JOB_FORM = r"j[0-9]{1,15}(\.([0-9]{1,10}|\*))?"
 
 
 def count(low: int, high: Optional[int] = None) -> ValueKind:
@@ -163,11 +163,11 @@ def _several(kind: ValueKind) -> ValueKind:
     )
 
 
-def _array(text: str) -> List[int]:
-    """`0-9,12` as numbers."""
+def _array(text: str) -> List[List[int]]:
+    """`0-9,12` as runs, each from a first to a last number."""
     from client_plugin.messages import arguments as messages
 
-    found: Set[int] = set()
+    found: List[List[int]] = []
     if "%" in text:
         raise WrongValue(
             stated(
@@ -183,10 +183,14 @@ def _array(text: str) -> List[int]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise WrongValue(messages.ARRAY_BACKWARDS(text=part, form=ARRAY_FORM))
-        if last - first >= MAX_ARRAY or len(found) + last - first >= MAX_ARRAY:
-            raise WrongValue(messages.LARGE_ARRAY(text=text, limit=MAX_ARRAY))
-        found.update(range(first, last + 1))
-    return sorted(found)
+        found.append([first, last])
+    count, end = 0, -1
+    for first, last in sorted(found):
+        count += max(0, last - max(first, end + 1) + 1)
+        end = max(end, last)
+    if count > MAX_ARRAY:
+        raise WrongValue(messages.LARGE_ARRAY(text=text, limit=MAX_ARRAY))
+    return found
 
 
 def duration(low_ms: int = 0, instead: str = "") -> ValueKind:

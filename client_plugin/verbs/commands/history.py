@@ -113,7 +113,7 @@ def folded(rows: Sequence[TableRow]) -> List[TableRow]:
 def _together(group: List[TableRow]) -> TableRow:
     """Newest first."""
     last = group[0]
-    if len(group) == 1:
+    if cells.is_one(group):
         return last
     same = {
         key: last[key]
@@ -123,7 +123,7 @@ def _together(group: List[TableRow]) -> TableRow:
     began = [row["started"] for row in group if row["started"] is not None]
     return {
         **last, "signal": None, "exit_code": None, "why": "", **same,
-        "job": f"{last['job'].partition('.')[0]} ({len(group)} jobs)",
+        "job": cells.together(group, "job"),
         "attempts": [attempt for row in group for attempt in row["attempts"]],
         "started": min(began, default=None), **_longest(group, "waited"), **_longest(group, "ran"),
         "peak_bytes": max([row.get("peak_bytes") or 0 for row in group]) or None,
@@ -229,7 +229,7 @@ class Past:
 def _stories(rows: List[TableRow], expand: bool) -> None:
     """Prints each job's story; of an array only the table."""
     tables.show(COLUMNS, rows if expand else folded(rows))
-    if len(rows) != 1:
+    if not cells.is_one(rows):
         return
     (row,) = rows
     if row["attempts"]:

@@ -113,7 +113,7 @@ def run(said: Said) -> int:
             {"schema_version": 1, "queue": waiting, "running": running, "queues": queues, **health}
         )
         return 0
-    fold = list if said.expand else cells.folded
+    fold = cells.unfolded if said.expand else cells.folded
     tables.show(WAITING, fold(waiting), empty="" if waiting else nothing_waits())
     if running:
         print()

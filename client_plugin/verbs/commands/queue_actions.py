@@ -162,15 +162,15 @@ def _filter(way: Way, whom: Whom, asked: Dict[str, Any]) -> Dict[str, Any]:
 
 def _report(rows: List[Dict[str, Any]], done: str) -> int:
     """Elements of one array that went alike are one line."""
-    same: Dict[Tuple[str, Optional[str]], List[str]] = {}
+    same: Dict[Tuple[str, Optional[str]], List[Dict[str, Any]]] = {}
     for row in rows:
         array = row["job"].partition(".")[0]
-        same.setdefault((array if row["error"] is None else row["job"], row["error"]), []).append(
-            row["job"]
-        )
+        name = array if row["error"] is None else row["job"]
+        same.setdefault((name, row["error"]), []).append(row)
     lines: Dict[bool, List[MessageLine]] = {True: [], False: []}
-    for (name, error), ids in same.items():
-        what = ids[0] if len(ids) == 1 else f"{name} ({len(ids)} jobs)"
+    for (name, error), group in same.items():
+        count = sum(row.get("jobs", 1) for row in group)
+        what = group[0]["job"] if count == 1 else f"{name} ({count} jobs)"
         lines[error is None].append(
             messages.CHANGED(subject=what, done=done) if error is None else _refusal(what, error)
         )

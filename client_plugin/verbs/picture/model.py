@@ -421,9 +421,9 @@ class TopModel:
 
 
 def _job_of(row: PictureRow) -> str:
-    """A folded array by its name."""
+    """A folded array by its name; those that wait together, unfolded, as `j12.*`."""
     name: str = row["id"] if row.get("request") or "position" in row else row["job"]
-    return name.partition(" ")[0]
+    return f"{row['job']}.*" if "[" in name else name.partition(" ")[0]
 
 
 def _message(text: str, cells: int, style: str) -> List[PictureLine]:

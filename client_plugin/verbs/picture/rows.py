@@ -87,7 +87,7 @@ def task_rows(view: NodeView, colours: EnvColours) -> List[PictureRow]:
 
 def queue_rows(view: NodeView, colours: EnvColours, is_expanded: bool) -> List[PictureRow]:
     """All that waits; an array is one row, unless the rows are expanded."""
-    rows = view.queue if is_expanded else cells.folded(view.queue)
+    rows = (cells.unfolded if is_expanded else cells.folded)(view.queue)
     return [
         {
             **row,

@@ -232,7 +232,7 @@ def line_of(row: TableRow, id_key: str) -> Tuple[str, ...]:
     A job outside any array has a line of its own.
     """
     array, point, _ = row[id_key].partition(".")
-    return (array, row["state"]) if point else (array,)
+    return (array, row["state"]) if point or row.get("indices") else (array,)
 
 
 def by_array(rows: Sequence[TableRow], id_key: str) -> List[List[TableRow]]:
@@ -248,7 +248,26 @@ def by_array(rows: Sequence[TableRow], id_key: str) -> List[List[TableRow]]:
 
 def folded(rows: Sequence[TableRow]) -> List[TableRow]:
     """Arrays as one row each, which counts their jobs."""
-    return [group[0] if len(group) == 1 else _array(group) for group in by_array(rows, "id")]
+    return [group[0] if is_one(group) else _array(group) for group in by_array(rows, "id")]
+
+
+def unfolded(rows: Sequence[TableRow]) -> List[TableRow]:
+    """Each job as a row; those of an array that wait together are one, with their indices."""
+    return [
+        {**row, "id": f"{row['job']}.[{row['indices']}]"} if row.get("indices") else row
+        for row in rows
+    ]
+
+
+def is_one(group: Sequence[TableRow]) -> bool:
+    """Whether the row of this group stands for one job alone."""
+    return len(group) == 1 and not group[0].get("indices")
+
+
+def together(group: Sequence[TableRow], id_key: str) -> str:
+    """The name of the jobs of one array."""
+    array, count = group[0][id_key].partition(".")[0], sum(row.get("jobs", 1) for row in group)
+    return f"{array} ({count} jobs)" if count > 1 else f"{array}.{group[0]['indices']}"
 
 
 def _array(group: Sequence[TableRow]) -> TableRow:
@@ -263,6 +282,7 @@ def _array(group: Sequence[TableRow]) -> TableRow:
     )
     peak_bytes = max([row.get("peak_bytes") or 0 for row in group]) or None
     return {
-        **first, "id": f"{array} ({len(group)} jobs)", "jobs": len(group), "reason": reason,
+        **first, "id": together(group, "id"), "reason": reason,
+        "jobs": sum(row.get("jobs", 1) for row in group),
         "peak_bytes": peak_bytes, "utilization_percent": None,
     }  # fmt: skip

@@ -108,7 +108,10 @@ def apply(draft: Draft, recalls: Recalls) -> None:
 
 
 def waiting(draft: Draft) -> list[Request]:
-    """The first requests in the order of service, with those of this step."""
+    """The first requests in the order of service, with those of this step.
+
+    An array's row stands there once for each of its elements.
+    """
     most = draft.config.backfill_depth
     ids = dict.fromkeys(islice(draft.state.queue, most + len(draft.requests.changes)))
     ids |= dict.fromkeys(draft.requests.changes)
@@ -118,7 +121,11 @@ def waiting(draft: Draft) -> list[Request]:
         for request in found
         if request.gpus and request.resumes is None and passes.takes_part(draft, request)
     ]
-    return sorted(counted, key=draft.order)[:most]
+    return [
+        request
+        for row in sorted(counted, key=draft.order)[:most]
+        for request in [row] * min(row.size, most)
+    ][:most]
 
 
 def _serve(draft: Draft, recalls: Recalls, free: list[HeldGpu], request: Request) -> bool:

@@ -6,12 +6,12 @@ Knows: jobs, their requests, leases and specs. Must not know: how they came to b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from nodemgr.core.model.array_rows import element
 from nodemgr.core.model.entities import (
     FINAL,
     HELD_OR_DEPENDENT,
-    JOB_ROW_BYTES,
     RETAINED_ATTEMPTS,
     RETAINED_HISTORY_ENTRIES,
     UNDER_WAY,
@@ -23,10 +23,13 @@ from nodemgr.core.model.job_ids import array_of
 from nodemgr.core.state.node_state import State
 
 HOLDING = frozenset((JobState.STARTING, JobState.RUNNING))
+WAITING_ROWS = HELD_OR_DEPENDENT - {JobState.PAUSED} | {JobState.QUEUED}
 
 
 def check(state: State) -> Iterator[str]:
-    queued = Counter(request.priority for request in state.requests.values())
+    queued = Counter[str]()
+    for request in state.requests.values():
+        queued[request.priority] += request.size
     if state.queued != queued:
         yield f"queued are {state.queued}, counted {queued}"
     tables = (
@@ -83,9 +86,17 @@ def _state(job: Job) -> Iterator[str]:
 def _rows(state: State, job: Job) -> Iterator[str]:
     request = None if job.request_id is None else state.requests.get(job.request_id)
     if job.request_id is not None and (
-        request is None or request.job_id != job.job_id or request.priority != job.priority
+        request is None
+        or request.job_id != job.job_id
+        or (request.priority, request.size, request.queued_ns)
+        != (job.priority, job.size, job.queued_ns)
     ):
         yield f"its request is {request}"
+    row = state.jobs.get(array_of(job.job_id) or "")
+    if row is not None and element(row, job.job_id) is not None:
+        yield f"it waits in {row} too"
+    if job.indices and (job.state not in WAITING_ROWS or job.attempt):
+        yield "is a row"
     task = None if job.task_id is None else state.tasks.get(job.task_id)
     if job.task_id is not None and (
         task is None or task.job_id != job.job_id or task.gpus != job.attempts[-1].gpus
@@ -93,22 +104,26 @@ def _rows(state: State, job: Job) -> Iterator[str]:
         yield f"its lease is {task}"
     if job.env not in state.envs and job.state is not JobState.STOPPING:
         yield f"{job.env} has no quota"
-    others = [other.job_id for other in state.jobs.values() if other.env == job.env]
-    if not set(job.after) <= {*others, *map(array_of, others), *state.entering}:
-        yield f"waits for {job.after}, not all of which are there"
+    lost = [name for name in job.after if not _lives(state, job.env, name)]
+    if lost:
+        yield f"waits for {lost}, which are not there"
+
+
+def _lives(state: State, env: str, name: str) -> bool:
+    row = state.jobs.get(array_of(name) or "")
+    rows = [state.jobs.get(name), None if row is None else element(row, name)]
+    rows += [state.jobs.get(each) for each in state.elements.get(name, ())]
+    return any(row is not None and row.env == env for row in rows)
 
 
 def _by_env(state: State, named: list[Job]) -> tuple[Counter[str], Counter[str]]:
-    """The bytes and the number of each env's jobs, with those that have no rows yet."""
+    """The bytes and the number of each env's jobs, with those that wait as one row."""
     sizes, counts = Counter[str](), Counter[str]()
     for env, spec_id in {(job.env, job.spec_id) for job in named}:
         sizes[env] += state.specs[spec_id].payload_bytes
     for job in state.jobs.values():
         sizes[job.env] += job.row_bytes
-        counts[job.env] += 1
-    for row in state.entering.values():
-        sizes[row.model.env] += len(row.indices) * JOB_ROW_BYTES
-        counts[row.model.env] += len(row.indices)
+        counts[job.env] += job.size
     return sizes, counts
 
 
@@ -121,34 +136,28 @@ def _sums(jobs: Iterable[Job], amount: Callable[[RunSpec], int | None]) -> Count
     return sums
 
 
+def _pairs(groups: Mapping[str, Iterable[str]]) -> set[tuple[str, str]]:
+    """Each key with each of its members."""
+    return {(key, member) for key, members in groups.items() for member in members}
+
+
 def _named_once(state: State) -> Iterator[str]:
     jobs = state.jobs.values()
-    entering = state.entering.values()
-    elements = {(array, job_id) for array, members in state.elements.items() for job_id in members}
-    named = [*jobs, *(row.model for row in entering)]
-    sizes, counts = _by_env(state, named)
-    dependents = {
-        (awaited, waiter) for awaited, waiters in state.dependents.items() for waiter in waiters
-    }
+    sizes, counts = _by_env(state, list(jobs))
+    requests = {r.request_id for r in state.requests.values() if r.job_id}
+    leases = {t.task_id for t in state.tasks.values() if t.job_id}
     for what, stored, counted in (
-        (
-            "requests of jobs",
-            {r.request_id for r in state.requests.values() if r.job_id},
-            {j.request_id for j in jobs if j.request_id},
-        ),
-        (
-            "leases of jobs",
-            {t.task_id for t in state.tasks.values() if t.job_id},
-            {j.task_id for j in jobs if j.task_id},
-        ),
+        ("requests of jobs", requests, {j.request_id for j in jobs if j.request_id}),
+        ("leases of jobs", leases, {j.task_id for j in jobs if j.task_id}),
         (
             "specs",
             {(key, spec.spec_id) for key, spec in state.specs.items()},
-            {(j.spec_id, j.spec_id) for j in named},
+            {(j.spec_id, j.spec_id) for j in jobs},
         ),
-        ("spec_jobs", state.spec_jobs, Counter(j.spec_id for j in named)),
+        ("spec_jobs", state.spec_jobs, Counter(j.spec_id for j in jobs)),
         ("job_bytes", state.job_bytes, sizes),
         ("living", sorted(state.living), sorted(state.jobs)),
+        ("the number of living", state.living.size, sum(j.size for j in jobs)),
         ("env_jobs", state.env_jobs, counts),
         (
             "cpu_jobs",
@@ -170,10 +179,20 @@ def _named_once(state: State) -> Iterator[str]:
         (
             "job_of_key",
             state.job_of_key,
-            {(j.env, j.key): array_of(j.job_id) or j.job_id for j in named if j.key},
+            {(j.env, j.key): array_of(j.job_id) or j.job_id for j in jobs if j.key},
         ),
-        ("elements", elements, {(a, j.job_id) for j in jobs if (a := array_of(j.job_id))}),
-        ("dependents", dependents, {(a, j.job_id) for j in named for a in j.after}),
+        (
+            "elements",
+            _pairs(state.elements),
+            {(a, j.job_id) for j in jobs if (a := array_of(j.job_id))}
+            | {(j.job_id, j.job_id) for j in jobs if j.indices},
+        ),
+        ("dependents", _pairs(state.dependents), {(a, j.job_id) for j in jobs for a in j.after}),
+        (
+            "awaited",
+            _pairs(state.awaited),
+            {(b, a) for j in jobs for a in j.after if (b := array_of(a))},
+        ),
         ("queues", state.queues.keys(), {row.name for row in state.queues.values()}),
     ):
         if stored != counted:

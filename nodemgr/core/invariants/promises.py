@@ -301,7 +301,7 @@ def _inadmissible(state: State) -> Iterator[str]:
 def _positions(state: State) -> Iterator[list[int]]:
     by_queue: dict[str, list[int]] = {}
     for request, position in state.waiting():
-        by_queue.setdefault(request.priority, []).append(position)
+        by_queue.setdefault(request.priority, []).extend(range(position, position + request.size))
         if state.queue.position(request.request_id) != position:
             yield [state.queue.position(request.request_id), position]
     yield from (

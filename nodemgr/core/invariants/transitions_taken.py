@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nodemgr.core.model.entities import JobState
+from nodemgr.core.model.array_rows import element
+from nodemgr.core.model.entities import Job, JobState
 from nodemgr.core.model.events import Event, OrderAll
+from nodemgr.core.model.job_ids import array_of
 from nodemgr.core.model.transitions import JOB_TRANSITIONS, SUSPENSIONS, TASK_TRANSITIONS
 from nodemgr.core.state.draft import Draft
 
@@ -57,14 +59,22 @@ def check(draft: Draft, event: Event) -> Iterator[str]:
 
 def _jobs(draft: Draft) -> Iterator[tuple[str, JobState | None, JobState | None]]:
     for job_id, job in draft.jobs.changes.items():
-        before = draft.jobs.base.get(job_id)
+        before = draft.jobs.base.get(job_id) or _within_row(draft, job_id)
         ended = draft.history.get(job_id)
         after = job if ended is None else ended.job
+        if after is None and before is not None and before.indices:
+            continue  # its last element has left the row
         yield (
             job_id,
             None if before is None else before.state,
             None if after is None else after.state,
         )
+
+
+def _within_row(draft: Draft, job_id: str) -> Job | None:
+    """The job as an element of its array's row, before the step."""
+    row = draft.jobs.base.get(array_of(job_id) or "")
+    return None if row is None else element(row, job_id)
 
 
 def _differences(

@@ -2,7 +2,8 @@
 
 Knows: which order is valid in which state, and reports that before it is given (`objection`). Must
 not know: the rights of users. An order to an array is an order to each of its elements for which it
-is valid.
+is valid. Those that wait as one row (model/array_rows.py) are one job here, and named as `j12.*`;
+one of them that is named alone gets a row of its own first.
 """
 
 from __future__ import annotations
@@ -11,10 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 from nodemgr.core.lifecycle import jobs, queue_settings, submissions
-from nodemgr.core.model import messages
-from nodemgr.core.model.entities import FINAL, HELD_OR_DEPENDENT, DenyCode, Job, JobSpec, JobState
+from nodemgr.core.model import array_rows, job_ids, messages
+from nodemgr.core.model.entities import (
+    FINAL,
+    HELD_OR_DEPENDENT,
+    DenyCode,
+    Ended,
+    Job,
+    JobSpec,
+    JobState,
+)
 from nodemgr.core.model.events import HoldJob, MoveJob, RequeueJob, UnholdJob, WithdrawJob
-from nodemgr.core.model.job_ids import order
 from nodemgr.core.model.transitions import JobEvent
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
@@ -27,14 +35,17 @@ WAITING = HELD_OR_DEPENDENT | {JobState.QUEUED}
 
 
 def living(state: State | Draft, name: str) -> list[Job]:
-    """The job of that name, or an array's elements, that have not ended; in their order."""
-    job = state.jobs.get(name)
-    if job is not None:
-        return [job]
+    """The job of that name, or an array's rows, that have not ended; in their order.
+
+    An element that waits within a row is as it would be in one of its own.
+    """
     members = (
         state.elements.members(name) if isinstance(state, Draft) else state.elements.get(name, ())
     )
-    return [state.jobs[job_id] for job_id in sorted(members, key=order)]
+    rows = [state.jobs[job_id] for job_id in members]
+    row = state.jobs.get(job_ids.array_of(name) or "")
+    one = state.jobs.get(name) or array_rows.within(row, name)
+    return sorted(rows, key=array_rows.order) or ([] if one is None else [one])
 
 
 def objection(state: State | Draft, event: JobAction) -> str | None:
@@ -49,7 +60,9 @@ def objection(state: State | Draft, event: JobAction) -> str | None:
     if None not in said:
         return said[0]
     entering = sum(
-        why is None and _enters(job, event) for job, why in zip(found, said, strict=True)
+        job.size
+        for job, why in zip(found, said, strict=True)
+        if why is None and _enters(job, event)
     )
     target = event.queue if isinstance(event, MoveJob) else None
     if target is not None and target not in (known := queue_settings.rows(state)):
@@ -72,7 +85,7 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
     if env is None:
         return reasons.no_quota(job.env)
     there, limit = state.env_jobs.get(job.env) or 0, state.config.max_env_jobs
-    if there >= limit:
+    if there + job.size > limit:
         return reasons.too_many_jobs(job.env, there, limit)
     if (
         full := submissions.too_large(state, job.env, job.row_bytes + spec.payload_bytes)
@@ -82,7 +95,7 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
         return reasons.refusal(
             DenyCode.MORE_THAN_NODE, job.env, env.quota.gpus, job.run.gpus, len(state.gpus)
         )
-    return None if job.after else queue_settings.full(state, job.priority)
+    return None if job.after else queue_settings.full(state, job.priority, job.size)
 
 
 # The reasons against each order.
@@ -141,16 +154,21 @@ _AGAINST: dict[type, Callable[[Job, Any], str | None]] = {
 
 
 def _concerned(draft: Draft, event: JobAction) -> list[Job]:
-    """The jobs that the order is for."""
+    """The jobs that the order is for, each with a row."""
     if objection(draft, event) is not None:
         return []
     against = _AGAINST[type(event)]
-    return [job for job in living(draft, event.job_id) if against(job, event) is None]
+    found = [job for job in living(draft, event.job_id) if against(job, event) is None]
+    return [job if job.job_id in draft.jobs else _split_off(draft, job) for job in found]
+
+
+def _split_off(draft: Draft, element: Job) -> Job:
+    if element.state is JobState.QUEUED:
+        draft.wake_scheduler()
+    return draft.split_off(draft.jobs[job_ids.array_of(element.job_id) or ""], element.job_id)
 
 
 def withdraw(draft: Draft, event: WithdrawJob, now_ns: int) -> None:
-    if (entering := draft.entering.get(event.job_id)) is not None:
-        draft.put_entering(replace(entering, indices=()))
     for job in _concerned(draft, event):
         withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
 
@@ -221,8 +239,9 @@ def move(draft: Draft, event: MoveJob, now_ns: int) -> None:
     if not moved:
         return
     queue = moved[0].priority if event.queue is None else event.queue
-    front_ns = draft.front_ns(queue, now_ns) - len(moved) if event.first else None
-    for place, job in enumerate(moved):
+    front_ns = draft.front_ns(queue, now_ns) if event.first else 0
+    front_ns -= sum(job.size for job in moved)
+    for job in moved:
         row = messages.WAS_MOVED_TO_FRONT if event.first else messages.WAS_MOVED
         after = jobs.noted(
             replace(jobs.dequeue(draft, job), priority=queue),
@@ -232,7 +251,8 @@ def move(draft: Draft, event: MoveJob, now_ns: int) -> None:
         )
         draft.put_job(after)
         if job.state is JobState.QUEUED:
-            queued_ns = None if front_ns is None else front_ns + place
+            queued_ns = front_ns if event.first else None
+            front_ns += job.size
             _into_queue(
                 draft,
                 after,
@@ -270,7 +290,11 @@ def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
     if job.priority not in queue_settings.rows(draft):
         job = replace(job, priority=draft.envs[job.env].quota.priority)
     draft.specs.put(spec.spec_id, spec)
-    draft.history[job.job_id] = None
+    if event.row is None:
+        draft.history[job.job_id] = None
+    else:
+        rest = array_rows.split(event.row, job.job_id)[1]
+        draft.history[event.row.job_id] = None if rest is None else Ended(rest, spec)
     job = replace(
         jobs.noted(job, event.wall_ns, event.by, messages.WAS_REQUEUED()),
         why="",
@@ -287,8 +311,6 @@ def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
 
 def environment_removed(draft: Draft, env: str, reason: str, now_ns: int, wall_ns: int) -> None:
     """Withdraws the jobs of a removed env; the leases of running ones are taken already."""
-    for row in [row for row in draft.entering.values() if row.model.env == env]:
-        draft.put_entering(replace(row, indices=()))
     for job_id in [job.job_id for job in draft.jobs.values() if job.env == env]:
         job = draft.jobs.get(job_id)
         if job is None:

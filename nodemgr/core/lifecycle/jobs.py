@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.lifecycle import failure_rows, leasing
-from nodemgr.core.model import effects, endings, job_ids, messages
+from nodemgr.core.model import array_rows, effects, endings, job_ids, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     FINAL,
@@ -43,14 +43,17 @@ from nodemgr.core.state.node_state import State
 
 
 def facts(job: Job) -> dict[str, object]:
-    """The fields of a job in each of its events."""
-    return {
+    """The fields of a job in each of its events; of an array's row also its indices."""
+    named: dict[str, object] = {
         "env": job.env,
         "job": job.job_id,
         "user": job.user,
         "queue": job.priority,
         "command": job.run.command,
     }
+    if not job.indices:
+        return named
+    return {**named, "jobs": job.size, "indices": array_rows.shown(job.indices)}
 
 
 def noted(job: Job, wall_ns: int, who: str, what: MessageLine) -> Job:
@@ -102,7 +105,7 @@ def enqueue(
         askers=(),
         job_id=job.job_id,
         time_limit_ms=job.run.time_limit_ms,
-        queued_ns=draft.stamp(now_ns) if queued_ns is None else queued_ns,
+        queued_ns=draft.stamp(now_ns, job.size) if queued_ns is None else queued_ns,
         place=job.run.place,
         task_class=job.run.task_class,
         compute_percent=job.run.compute_percent,
@@ -114,6 +117,7 @@ def enqueue(
         memory_most_bytes=job.run.memory_most_bytes,
         cpus=job.run.cpus,
         host_memory_bytes=job.run.host_memory_bytes,
+        size=job.size,
     )
     draft.put_request(request)
     job = changed(
@@ -167,8 +171,19 @@ def publish_queued(
 def start(
     draft: Draft, request: Request, choice: Choice, figures: Figures, now_ns: int, wall_ns: int
 ) -> None:
-    """Starts a job that has its turn. The caller drops the request's row."""
+    """Starts a job that has its turn; of an array's row its first element.
+
+    The request's row goes, or becomes that of the rest.
+    """
     job = draft.jobs[request.job_id or ""]
+    if job.indices:
+        job = draft.split_off(job, array_rows.first(job))
+        number = draft.count(IDS)
+        request = replace(
+            request, request_id=f"r{number}", sequence=number, job_id=job.job_id, size=1
+        )
+    else:
+        draft.drop_request(request)
     number = job.attempt + 1
     task = None
     attempt = Attempt(number, None, None, (), None, None, "", "")
@@ -567,38 +582,30 @@ def finish(
     for over, cause, how, reason in ending:  # it grows
         _leave(draft, over, cause, how, reason, wall_ns)
         for awaited in _over_with(draft, over, how):
-            for waiter_id in list(draft.dependents.members(awaited)):
-                if waiter_id in draft.entering:
-                    _entering_goes_on(draft, waiter_id, awaited, is_done=how is JobState.DONE)
-                waiter = draft.jobs.get(waiter_id)
-                if waiter is None or waiter_id in doomed:
+            waiters = [draft.jobs[name] for name in draft.dependents.members(awaited)]
+            for each in sorted(waiters, key=array_rows.order):
+                waiter = draft.jobs.get(each.job_id)
+                if waiter is None or waiter.job_id in doomed:
                     continue  # it waited for another one of these, too
                 if how is JobState.DONE:
                     _awaits_one_less(draft, waiter, awaited, now_ns, wall_ns)
                 else:
-                    doomed.add(waiter_id)
+                    doomed.add(waiter.job_id)
                     vain = reasons.in_vain(over.job_id, how)
                     ending.append((waiter, JobEvent.DEPENDENCY_FAILED, JobState.WITHDRAWN, vain))
-
-
-def _entering_goes_on(draft: Draft, array: str, awaited: str, *, is_done: bool) -> None:
-    """The elements without rows do not wait for that any more, or are not entered."""
-    row = draft.entering[array]
-    after = tuple(other for other in row.model.after if other != awaited)
-    state = row.model.state
-    if state is JobState.DEPENDENCY and not after:
-        state = JobState.QUEUED
-    model = replace(row.model, after=after, state=state)
-    draft.put_entering(replace(row, model=model, indices=row.indices if is_done else ()))
 
 
 def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
     """The names by which dependents waited for the job that has ended.
 
-    They are its own, and its array's if no other element is to be waited for.
+    They are its own, and its array's if no other element is to be waited for. With the row of an
+    array all that waited in it have ended.
     """
+    if job.indices:
+        named = list(draft.awaited.members(job.job_id))
+        return [job.job_id, *(name for name in named if array_rows.element(job, name) is not None)]
     array = job_ids.array_of(job.job_id)
-    if array is None or (how is JobState.DONE and draft.has_elements(array)):
+    if array is None or (how is JobState.DONE and draft.elements.count(array)):
         return [job.job_id]
     return [job.job_id, array]
 

@@ -32,7 +32,8 @@ def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int
         if isinstance(value, Job) and value.state is JobState.PAUSED:
             jobs.still_paused(draft, value, now_ns)
         if isinstance(value, (Request, Job)):  # a job may go back to where it waited
-            state.queue_ahead_ns = max(state.queue_ahead_ns, value.queued_ns + 1 - now_ns)
+            last_ns = value.queued_ns + value.size
+            state.queue_ahead_ns = max(state.queue_ahead_ns, last_ns - now_ns)
     state.service_ahead_ns = (draft.counters.get(SERVICE) or now_ns) - now_ns
     gpu_records.estimate(draft, now_ns)
     for process in draft.request_of:
@@ -85,7 +86,6 @@ _PUT: dict[str, Callable[[Draft, str, Any, int], None]] = {
     "queue": lambda draft, _key, row, _now_ns: draft.queues.put(row.name, row),
     "spec": lambda draft, _key, spec, _now_ns: draft.specs.put(spec.spec_id, spec),
     "job": lambda draft, _key, job, _now_ns: draft.put_job(job),
-    "entering": lambda draft, _key, row, _now_ns: draft.put_entering(row),
     "elastic": lambda draft, _key, lease, _now_ns: draft.put_elastic(lease),
     "counter": lambda draft, key, count, _now_ns: draft.counters.put(key, count),
 }

@@ -7,20 +7,22 @@ the job.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.lifecycle import jobs, queue_settings
-from nodemgr.core.model import effects, job_ids, messages
+from nodemgr.core.model import array_rows, effects, job_ids, messages
 from nodemgr.core.model.entities import (
     AWAITED_BYTES,
     JOB_ROW_BYTES,
     DenyCode,
-    EnteringArray,
     HistoryEntry,
     Job,
     JobState,
+    Ranges,
     RunSpec,
 )
-from nodemgr.core.model.events import EnterElements, NamesTaken, Submission, SubmitJobs
+from nodemgr.core.model.events import NamesTaken, Submission, SubmitJobs
 from nodemgr.core.model.schema import JOBS
 from nodemgr.core.model.transitions import JobEvent
 from nodemgr.core.model.values import replace
@@ -30,8 +32,6 @@ from nodemgr.core.state import host_use
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State, first
 
-MAX_INDEX = (1 << 31) - 1
-"""The largest index of an array's element: it is part of a token (model/job_ids.py)."""
 MAX_AWAITED = 100_000
 """Elements of an array, each with so many jobs that it waits for: each such pair is remembered."""
 
@@ -69,11 +69,9 @@ def _refused(draft: Draft, submission: Submission) -> Refusal | None:
 
 
 def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
-    array, count, run = submission.array, len(submission.array), submission.run
+    run = submission.run
     wrong = {
-        messages.WRONG_INDICES: (
-            len(set(array)) < count or any(not 0 <= i <= MAX_INDEX for i in array)
-        ),
+        messages.WRONG_INDICES: not _is_set(submission.array),
         messages.NEGATIVE_GPUS: not submission.is_default and run.gpus < 0,
         messages.RANGE_WITHOUT_SENSE: (
             run.gpu_range is not None and not 1 <= run.gpus <= run.gpu_range.most
@@ -90,10 +88,19 @@ def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
         ),
         messages.NO_COMMAND_WORDS: not submission.payload.argv,
     }
-    if count * len(submission.after) > MAX_AWAITED:
+    if len(submission.array) > array_rows.MAX_RUNS:
+        return DenyCode.BAD_REQUEST, messages.MANY_RUNS(limit=array_rows.MAX_RUNS)
+    if submission.size * len(submission.after) > MAX_AWAITED:
         return DenyCode.BAD_REQUEST, messages.MANY_AWAITED(limit=MAX_AWAITED)
     row = next((row for row, is_so in wrong.items() if is_so), None)
     return None if row is None else (DenyCode.BAD_REQUEST, row())
+
+
+def _is_set(array: Ranges) -> bool:
+    """Whether each number stands once, in order."""
+    end = array_rows.MAX_INDEX + 1
+    ends = [(-1, -1), *array, (end, end)]
+    return all(first <= last < following for (first, last), (following, _) in pairwise(ends))
 
 
 def _without_env(draft: Draft, submission: Submission) -> Refusal | None:
@@ -141,15 +148,11 @@ def _beyond_quota(draft: Draft, submission: Submission) -> Refusal | None:
 
 
 def _too_many(draft: Draft, submission: Submission) -> Refusal | None:
-    more = max(1, len(submission.array))
+    more = submission.size
     for whose, there, limit in (
         (submission.env, draft.env_jobs.get(submission.env) or 0, draft.config.max_env_jobs),
         # this step has only added some
-        (
-            "this node",
-            len(draft.state.jobs) + len(draft.jobs.changes),
-            draft.config.max_jobs,
-        ),
+        ("this node", sum(draft.env_jobs.values()), draft.config.max_jobs),
     ):
         if there + more > limit:
             return DenyCode.TOO_MANY_JOBS, reasons.too_many_jobs(whose, there, limit)
@@ -191,7 +194,7 @@ def _no_room_in_queue(draft: Draft, submission: Submission) -> Refusal | None:
     full = (
         None
         if submission.hold or submission.after
-        else queue_settings.full(draft, name, max(1, len(submission.array)))
+        else queue_settings.full(draft, name, submission.size)
     )
     return None if full is None else (DenyCode.QUEUE_FULL, full)
 
@@ -213,17 +216,17 @@ def _is_or_is_of(job_id: str, name: str) -> bool:
 
 def lives(draft: Draft, env: str, name: str) -> bool:
     """The job of that name, or some element of the array, in this env."""
-    entering = draft.entering.get(name)
-    if entering is not None:
-        return entering.model.env == env
     job = draft.jobs.get(name if name in draft.jobs else first(draft.elements.members(name)) or "")
+    if job is None:
+        row = draft.jobs.get(job_ids.array_of(name) or "")
+        job = None if row is None else array_rows.element(row, name)
     return job is not None and job.env == env
 
 
 def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> str:
     """The id of the job or array that it is now."""
     number = draft.count(JOBS)
-    array, spec_id = f"j{number}", f"s{number}"
+    job_id, spec_id = f"j{number}", f"s{number}"
     draft.specs.put(
         spec_id,
         replace(submission.spec, spec_id=spec_id, payload_bytes=submission.payload.size_bytes),
@@ -233,8 +236,8 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         dict.fromkeys(name for name in submission.after if lives(draft, submission.env, name))
     )
     state = JobState.DEPENDENCY if after else JobState.QUEUED
-    model = Job(
-        job_id=array,
+    job = Job(
+        job_id=job_id,
         env=submission.env,
         name=submission.name,
         run=_run(draft, submission),
@@ -248,34 +251,10 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         key=submission.key,
         why=reasons.held_by(submission.by) if submission.hold else "",
         deeds=(HistoryEntry(wall_ns, submission.by, _was_submitted(submission)),),
+        indices=submission.array,
     )
-    if not submission.array:
-        _submitted(draft, model, now_ns, wall_ns)
-        return array
-    part = submission.part or len(submission.array)
-    if rest := submission.array[part:]:
-        draft.put_entering(EnteringArray(model, rest))
-    _elements(draft, model, submission.array[:part], now_ns, wall_ns)
-    return array
-
-
-def _elements(
-    draft: Draft, model: Job, indices: tuple[int, ...], now_ns: int, wall_ns: int
-) -> None:
-    for index in indices:
-        _submitted(draft, replace(model, job_id=f"{model.job_id}.{index}"), now_ns, wall_ns)
-
-
-def enter_elements(draft: Draft, event: EnterElements, now_ns: int) -> None:
-    """Some more elements of an array whose submission is stored."""
-    row = draft.entering.get(event.array)
-    if row is None:
-        return
-    model = row.model
-    if model.priority not in queue_settings.rows(draft):
-        model = replace(model, priority=draft.envs[model.env].quota.priority)
-    _elements(draft, model, row.indices[: event.most], now_ns, event.wall_ns)
-    draft.put_entering(EnteringArray(row.model, row.indices[event.most :]))
+    _submitted(draft, job, now_ns, wall_ns)
+    return job_id
 
 
 def _run(draft: Draft, submission: Submission) -> RunSpec:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -18,10 +19,10 @@ from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 
+from nodemgr.core.model.array_rows import written
 from nodemgr.core.model.entities import (
     ElasticLease,
     Ended,
-    EnteringArray,
     Env,
     Failure,
     Gpu,
@@ -32,6 +33,7 @@ from nodemgr.core.model.entities import (
     JobSpec,
     Process,
     QueueRow,
+    Ranges,
     Record,
     Request,
     RunSpec,
@@ -53,7 +55,6 @@ KINDS: dict[str, Any] = {
     "failure": Failure,
     "spec": JobSpec,
     "job": Job,
-    "entering": EnteringArray,
     "elastic": ElasticLease,
     "counter": int,
     "history": Ended,
@@ -70,6 +71,7 @@ COLUMNS: dict[type, dict[str, str]] = {
 The column before a field is named here, or it is that of the field before.
 """
 
+_RANGES = re.compile("([0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*)?", re.ASCII)
 WITH_FEATURES = "+"
 """The sign behind the number of a payload's words."""
 
@@ -147,6 +149,9 @@ def _format(annotation: Any, value: str, names: dict[str, Any]) -> str:
             for name, column in _columns(annotation).items()
         ]
         return f"{{{{{','.join(members)}}}}}"
+    if annotation == Ranges:
+        names["written"] = written
+        return f'"{{written({value})}}"'
     if typing.get_origin(annotation) is tuple:
         return f"[{{','.join(map({_called(_member(annotation), names)}, {value}))}}]"
     return f"{{{_expression(annotation, value, names)}}}"
@@ -231,6 +236,8 @@ def _reader(annotation: Any) -> Reader:
     if isinstance(annotation, types.UnionType):
         inner = _reader(_inner(annotation))
         return lambda data, where: None if data is None else inner(data, where)
+    if annotation == Ranges:
+        return _ranges
     if typing.get_origin(annotation) is tuple:
         return _tuple_reader(_reader(_member(annotation)))
     if annotation in (int, str, bool):
@@ -255,6 +262,14 @@ def _enum_reader(annotation: type[enum.Enum]) -> Reader:
             raise EncodingError(f"{where} is {data!r}, which is no {annotation.__name__}") from None
 
     return back
+
+
+def _ranges(data: Any, where: str) -> Any:
+    """`0-4,7`: a list of pairs would take ten times as long to write and to read."""
+    if not isinstance(data, str) or _RANGES.fullmatch(data) is None:
+        raise EncodingError(f"{where} is {data!r}, not a set of numbers such as 0-4,7")
+    runs = (run.partition("-") for run in data.split(",") if run)
+    return tuple((int(first), int(last or first)) for first, _, last in runs)
 
 
 def _tuple_reader(member: Reader) -> Reader:

@@ -807,6 +807,11 @@ class Request:
     cpus: int | None = None
     """Of a job: what it reserves; None: nothing."""
     host_memory_bytes: int | None = None
+    size: int = 1
+    """The number of jobs that wait in it: of an array's row, its elements.
+
+    They stand one behind the other from `queued_ns` on.
+    """
 
     @property
     def planned_ms(self) -> int | None:
@@ -997,12 +1002,19 @@ class HistoryEntry:
     what: str
 
 
+Ranges = tuple[tuple[int, int], ...]
+"""A set of numbers: the first and the last of each run of them, in order."""
+
+
 @value
 class Job:
     """A program that runs when its turn comes. A final job leaves the state for the history."""
 
     job_id: str
-    """`j12`; the elements of an array are `j12.0` and so on, and `j12` means all of them."""
+    """`j12`; the elements of an array are `j12.0` and so on, and `j12` means all of them.
+
+    `j12` is also the id of the array's row.
+    """
     env: str
     name: str
     run: RunSpec
@@ -1053,29 +1065,26 @@ class Job:
     """The last RETAINED_HISTORY_ENTRIES."""
     entered_ns: int | None = None
     resumes_ns: int | None = None
+    indices: Ranges = ()
+    """Of the row of an array: its elements that wait; empty for a job and for an element."""
+
+    @property
+    def size(self) -> int:
+        """The number of jobs that the row stands for."""
+        return sum([last - first + 1 for first, last in self.indices]) if self.indices else 1
 
     @property
     def row_bytes(self) -> int:
-        """At least the size of its row and of its request's, in the store and in memory."""
+        """At least the size of its row and of its request's, in the store and in memory.
+
+        Each element of an array counts, since it gets a row once it starts.
+        """
         entries = sum([ENTRY_BYTES + _stored(entry.who, entry.what) for entry in self.deeds])
         attempts = sum([attempt.row_bytes for attempt in self.attempts])
         words = 2 * _stored(self.run.command) + _stored(self.name, self.why)
         more = PREDICTED_BYTES * len(self.run.predicted)
         parts = BARE_BYTES + words + more + entries + attempts
-        return max(JOB_ROW_BYTES, parts) + AWAITED_BYTES * len(self.after)
-
-
-@value
-class EnteringArray:
-    """An array whose submission is stored, and of which some elements have no rows yet.
-
-    Each of the next steps enters some of them.
-    """
-
-    model: Job
-    """Each element but for its id, which is the array's here."""
-    indices: tuple[int, ...]
-    """Of the elements without rows, in order."""
+        return (max(JOB_ROW_BYTES, parts) + AWAITED_BYTES * len(self.after)) * self.size
 
 
 @value

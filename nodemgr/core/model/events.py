@@ -25,6 +25,7 @@ from nodemgr.core.model.entities import (
     ProcessKey,
     QueueRow,
     Quota,
+    Ranges,
     RunSpec,
     TaskClass,
     Transport,
@@ -510,9 +511,8 @@ class Submission:
     """It names no number of GPUs: its env's default replaces `run.gpus`."""
     after: tuple[str, ...] = ()
     """Dependencies: jobs or arrays of its env that must end well before it may start."""
-    array: tuple[int, ...] = ()
-    part: int | None = None
-    """The most elements that get rows in this step; the others wait for EnterElements."""
+    array: Ranges = ()
+    """The indices of an array; empty: one job."""
     max_restarts: int | None = None
     """None: its queue's default."""
     hold: bool = False
@@ -527,21 +527,17 @@ class Submission:
     They ended in the env of the submission.
     """
 
+    @property
+    def size(self) -> int:
+        """The number of jobs."""
+        return sum([last - first + 1 for first, last in self.array]) if self.array else 1
+
 
 @value
 class SubmitJobs:
     """All submissions of one event are one commit."""
 
     submissions: tuple[Submission, ...]
-    wall_ns: int
-
-
-@value
-class EnterElements:
-    """More elements of an array get their rows."""
-
-    array: str
-    most: int
     wall_ns: int
 
 
@@ -652,6 +648,8 @@ class RequeueJob:
     spec: JobSpec | None = None
     by_admin: bool = False
     """Preempts an attempt under way: the job goes back to its place, after a pause."""
+    row: Job | None = None
+    """The history's row of an array, if the job ended within it."""
 
 
 @value
@@ -725,7 +723,6 @@ Event = (
     | GateMissed
     | Progressed
     | SubmitJobs
-    | EnterElements
     | JobStarted
     | JobEnded
     | JobRequeuedBeforeStart

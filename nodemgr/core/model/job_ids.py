@@ -6,6 +6,8 @@ Knows: how they are written. Must not know: what a job is.
 from __future__ import annotations
 
 _INDEX_BITS = 32
+WAITING = "*"
+"""`j12.*`: the elements of an array that wait as one row (array_rows.py)."""
 
 
 def array_of(job_id: str) -> str | None:
@@ -16,20 +18,20 @@ def array_of(job_id: str) -> str | None:
 
 def index_of(job_id: str) -> int | None:
     """3 of `j12.3`."""
-    _, dot, index = job_id.partition(".")
-    return int(index) if dot else None
+    _, _, index = job_id.partition(".")
+    return int(index) if index.isdigit() else None
 
 
 def order(job_id: str) -> tuple[int, int]:
     """By submission, then by index."""
-    number, _, index = job_id[1:].partition(".")
-    return int(number), int(index or 0)
+    number, index = listed(job_id)
+    return number, max(0, index)
 
 
 def listed(job_id: str) -> tuple[int, int]:
-    """The same; `j12`, which has no index, stands before `j12.0`."""
-    number, dot, index = job_id[1:].partition(".")
-    return int(number), int(index) if dot else -1
+    """The same; `j12` and `j12.*`, which have no index, stand before `j12.0`."""
+    number, _, index = job_id[1:].partition(".")
+    return int(number), int(index) if index.isdigit() else -1
 
 
 def token(job_id: str, attempt: int, salt: int = 0) -> str:

@@ -245,6 +245,11 @@ MANY_AWAITED = Message(
     "let one job wait for them, and the array for that",
     code="usage",
 )
+MANY_RUNS = Message(
+    "an array's indices are more than {limit} separate runs of numbers",
+    "submit several arrays",
+    code="usage",
+)
 WRONG_INDICES = Message("an array's indices must be different numbers from 0 on", code="usage")
 RANGE_WITHOUT_SENSE = Message(
     "a range of GPUs must begin with 1 or more, and end no lower", code="usage"

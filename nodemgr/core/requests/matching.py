@@ -134,7 +134,8 @@ def _serve(
     now_ns: int,
     wall_ns: int,
 ) -> None:
-    draft.drop_request(request)
+    if request.job_id is None:
+        draft.drop_request(request)
     if request.resumes is not None:
         suspension.serve(draft, request, scheduling_pass.figures)
     elif request.job_id is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from nodemgr.core.lifecycle import leasing
@@ -267,18 +267,26 @@ class QueuePositions:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._queue = draft.state.queue
-        self._gone: dict[str, list[ServiceOrder]] = {}
-        self._came: dict[str, list[ServiceOrder]] = {}
+        changes: dict[str, list[tuple[ServiceOrder, int]]] = {}
+        """By queue, what came (more) or went (less) at each place."""
         for request_id, request in draft.requests.changes.items():
+            size = 0 if request is None else request.size
             if request_id in self._queue:
-                if request is None:
-                    self._gone.setdefault(draft.state.requests[request_id].priority, []).append(
-                        self._queue.order(request_id)
-                    )
+                name, order = (
+                    draft.state.requests[request_id].priority,
+                    self._queue.order(request_id),
+                )
+                size -= self._queue.size(request_id)
             elif request is not None:
-                self._came.setdefault(request.priority, []).append(draft.order(request))
-        for orders in (*self._gone.values(), *self._came.values()):
-            orders.sort()
+                name, order = request.priority, draft.order(request)
+            if size:
+                changes.setdefault(name, []).append((order, size))
+        for rows in changes.values():
+            rows.sort()
+        self._changes = {
+            name: ([order for order, _ in rows], [0, *accumulate(size for _, size in rows)])
+            for name, rows in changes.items()
+        }
 
     def of(self, request: Request) -> tuple[int, int]:
         """Its position in its queue, from 1, and the number in other queues served before it."""
@@ -288,15 +296,15 @@ class QueuePositions:
         else:
             position = self._queue.count_up_to(line_of(request), request.queued_ns) + 1
         position += self._changed(name, order)
-        others = {*self._gone, *self._came} - {name}
+        others = self._changes.keys() - {name}
         return position, self._queue.ahead(line_of(request), request.queued_ns) + sum(
             self._changed(other, order) for other in others
         )
 
     def _changed(self, name: str, order: ServiceOrder) -> int:
-        return bisect_left(self._came.get(name, []), order) - bisect_left(
-            self._gone.get(name, []), order
-        )
+        """How many more stand before this place than the queue knows."""
+        orders, sums = self._changes.get(name, ([], [0]))
+        return sums[bisect_left(orders, order)]
 
 
 def _at(state: State, now_ns: int) -> Draft:
@@ -311,7 +319,8 @@ def listing(
 ) -> Iterator[tuple[Request, int, WaitCause, str]]:
     """Yields every waiting request (of this env) in the order of service.
 
-    Each comes with its position in its queue, its cause and its line. `after`: a queue and a stamp;
+    Each comes with its position in its queue (of an array's row: that of the first), its cause and
+    its line. `after`: a queue and a stamp;
     the listing starts behind that place, even if its request is gone. The state may not change
     meanwhile.
     """
@@ -332,7 +341,7 @@ def listing(
 def counts(
     state: State, now_ns: int, most: int
 ) -> tuple[Counter[tuple[str, WaitCause]], Counter[str]]:
-    """How many wait, by queue and cause: of the first `most` in the order of service.
+    """How many wait, by queue and cause: of the first `most` rows in the order of service.
 
     Also how many those are, by queue.
     """
@@ -342,8 +351,8 @@ def counts(
     judged: Counter[str] = Counter()
     for request_id in islice(state.queue, most):
         request = state.requests[request_id]
-        found[request.priority, words.judge(request).cause] += 1
-        judged[request.priority] += 1
+        found[request.priority, words.judge(request).cause] += request.size
+        judged[request.priority] += request.size
     return found, judged
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, repeat
 from typing import NamedTuple, Protocol
 
 from nodemgr.core.model.entities import MS, Request, Task, TaskState, Uuid
@@ -75,12 +75,13 @@ QUANTILES: tuple[Quantile, ...] = (
 def start_estimates(
     state: State, now_ns: int, ran_before: RanBefore, most: int
 ) -> dict[str, StartEstimate]:
-    """By request id, the known estimates of the first `most` in the order of service."""
-    rows = [
-        row
-        for request_id in islice(state.queue, most)
-        if _may_start(state, row := state.requests[request_id])
-    ]
+    """By request id, the known estimates of the first `most` in the order of service.
+
+    That of an array's row is of its first element; each of its elements takes its GPUs.
+    """
+    first = (state.requests[request_id] for request_id in islice(state.queue, most))
+    each = (row for request in first for row in repeat(request, request.size))
+    rows = [row for row in islice(each, most) if _may_start(state, row)]
     commands = {(row.env, row.command) for row in rows} | {
         (task.env, task.command) for task in state.tasks.values()
     }
@@ -191,7 +192,8 @@ class _Count:
                 continue
             mine = mine[: self._needs(request)]
             time_ns = max(self._now_ns, within_ns, *(free.time_ns for free, _ in mine))
-            found[request.request_id] = FreeFrom(time_ns, any(free.by_history for free, _ in mine))
+            start = FreeFrom(time_ns, any(free.by_history for free, _ in mine))
+            found.setdefault(request.request_id, start)
             self._take(request, time_ns, [uuid for _, uuid in mine])
         return found
 

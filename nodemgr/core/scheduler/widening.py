@@ -60,11 +60,15 @@ def _left_over(
     open_gpus = {row.uuid for row in result.rows if not row.used and not row.reserved} - mine
     own_bytes = 0
     in_vain: set[str] = set()
+    itself = [request]
     for other in others:
         if open_gpus <= claimed.keys():
             break
         group, env = other.equivalence_group, other.env
-        if other == request or group in in_vain or env in scheduling_pass.turns:
+        if other in itself:  # once: the others that are equal to it are of its array
+            itself = []
+            continue
+        if group in in_vain or env in scheduling_pass.turns:
             continue
         if passes.away(draft, other):
             continue

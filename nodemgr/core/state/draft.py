@@ -14,12 +14,11 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Set
 from typing import TypeVar
 
-from nodemgr.core.model import job_ids
+from nodemgr.core.model import array_rows, job_ids
 from nodemgr.core.model.effects import Effect, Publish
 from nodemgr.core.model.entities import (
     CLASS_ORDER,
     HELD_OR_DEPENDENT,
-    JOB_ROW_BYTES,
     LEDGER_SLOTS,
     MS,
     UNDER_WAY,
@@ -27,7 +26,6 @@ from nodemgr.core.model.entities import (
     ConnectionId,
     ElasticLease,
     Ended,
-    EnteringArray,
     Env,
     Gpu,
     Grant,
@@ -316,8 +314,7 @@ class Draft(Overlays):
     def put_request(self, request: Request) -> None:
         before = self.requests.get(request.request_id)
         self.requests.put(request.request_id, request)
-        if before is None:
-            _add(self.queued, request.priority, 1)
+        _add(self.queued, request.priority, request.size - (0 if before is None else before.size))
         if request.job_id is None and request.resumes is None:
             self.request_of_token.put((request.env, request.token), request.request_id)
         for asker in () if before is None else before.askers:
@@ -331,7 +328,7 @@ class Draft(Overlays):
 
     def drop_request(self, request: Request) -> None:
         self.requests.drop(request.request_id)
-        _add(self.queued, request.priority, -1)
+        _add(self.queued, request.priority, -request.size)
         if request.job_id is None and request.resumes is None:
             self.request_of_token.drop((request.env, request.token))
         self.reasons.drop(request.request_id)
@@ -351,10 +348,10 @@ class Draft(Overlays):
         self._count_cpu_job(before, job)
         self._count_host_use(before, job)
         _add(self.job_bytes, job.env, job.row_bytes - (0 if before is None else before.row_bytes))
+        _add(self.env_jobs, job.env, job.size - (0 if before is None else before.size))
         if before is None:
             self._use_spec(job)
-            _add(self.env_jobs, job.env, 1)
-            array = job_ids.array_of(job.job_id)
+            array = _array_of(job)
             if array is not None:
                 self.elements.add(array, job.job_id)
             if job.key:
@@ -365,8 +362,12 @@ class Draft(Overlays):
         for awaited in before:
             if awaited not in after:
                 self.dependents.remove(awaited, job_id)
+                if (array := job_ids.array_of(awaited)) and not self.dependents.count(awaited):
+                    self.awaited.remove(array, awaited)
         for awaited in after:
             if awaited not in before:
+                if (array := job_ids.array_of(awaited)) and not self.dependents.count(awaited):
+                    self.awaited.add(array, awaited)
                 self.dependents.add(awaited, job_id)
 
     def _use_spec(self, job: Job) -> None:
@@ -381,25 +382,24 @@ class Draft(Overlays):
             _add(self.job_bytes, job.env, -self.specs[job.spec_id].payload_bytes)
             self.specs.drop(job.spec_id)
 
-    def put_entering(self, row: EnteringArray) -> None:
-        """Writes the elements of an array that are still to be entered; none: it is whole."""
-        job, before = row.model, self.entering.get(row.model.job_id)
-        more = len(row.indices) - (0 if before is None else len(before.indices))
-        _add(self.env_jobs, job.env, more)
-        _add(self.job_bytes, job.env, more * JOB_ROW_BYTES)
-        awaited_before = () if before is None else before.model.after
-        self._await(job.job_id, awaited_before, job.after if row.indices else ())
-        if row.indices:
-            self.entering.put(job.job_id, row)
-            if before is None:
-                self._use_spec(job)
-                if job.key:
-                    self.job_of_key.put((job.env, job.key), job.job_id)
-        elif before is not None:
-            self.entering.drop(job.job_id)
-            self._leave_spec(job)
-            if job.key and not self.elements.count(job.job_id):
-                self.job_of_key.drop((job.env, job.key))
+    def split_off(self, row: Job, job_id: str) -> Job:
+        """Gives an element that waits in an array's row a row of its own, in no queue.
+
+        The caller writes its next state: an element that was queued is so without a request here.
+        """
+        own, rest = array_rows.split(row, job_id)
+        self.put_job(own)
+        request = None if row.request_id is None else self.requests[row.request_id]
+        if rest is not None:
+            if request is not None:
+                remaining = replace(request, queued_ns=rest.queued_ns, size=rest.size)
+                self.put_request(remaining)
+            self.put_job(rest)
+            return own
+        if request is not None:
+            self.drop_request(request)
+        self.drop_job(row.job_id)
+        return own
 
     def drop_job(self, job_id: str) -> None:
         job = self.jobs[job_id]
@@ -409,18 +409,13 @@ class Draft(Overlays):
         self._count_host_use(job, None)
         _add(self.job_bytes, job.env, -job.row_bytes)
         self._leave_spec(job)
-        _add(self.env_jobs, job.env, -1)
-        array = job_ids.array_of(job.job_id)
+        _add(self.env_jobs, job.env, -job.size)
+        array = _array_of(job)
         if array is not None:
             self.elements.remove(array, job.job_id)
-        if job.key and (array is None or not self.has_elements(array)):
+        if job.key and (array is None or not self.elements.count(array)):
             self.job_of_key.drop((job.env, job.key))
-        for awaited in job.after:
-            self.dependents.remove(awaited, job.job_id)
-
-    def has_elements(self, array: str) -> bool:
-        """Whether some element has not ended, or has no row yet."""
-        return bool(self.elements.count(array)) or array in self.entering
+        self._await(job.job_id, job.after, ())
 
     def _count_cpu_job(self, before: Job | None, after: Job | None) -> None:
         """Counts it. Wakes the scheduler if it ended in a limited env."""
@@ -553,10 +548,11 @@ class Draft(Overlays):
         slot = (~taken & (taken + 1)).bit_length() - 1
         return slot if slot < LEDGER_SLOTS else None
 
-    def stamp(self, now_ns: int) -> int:
-        """A stamp for the end of a queue."""
-        self.stamped_ns = max(self.stamped_ns + 1, self.state.queue_now(now_ns))
-        return self.stamped_ns
+    def stamp(self, now_ns: int, size: int = 1) -> int:
+        """A stamp for the end of a queue; the first of so many."""
+        stamp_ns = max(self.stamped_ns + 1, self.state.queue_now(now_ns))
+        self.stamped_ns = stamp_ns + size - 1
+        return stamp_ns
 
     def front_ns(self, name: str, now_ns: int) -> int:
         """The earliest queue time of the queue's waiting requests; now if none."""
@@ -580,10 +576,13 @@ class Draft(Overlays):
 
         (Requests that it took out stay in.) Readmits the inadmissible envs that this step changed.
         """
-        walk = self.state.queue.walk(self.readmitted())
-        for request in self.requests.changes.values():
-            if request is not None and request.request_id not in self.state.queue:
-                walk.join(request.request_id, self.order(request), request.equivalence_group)
+        changed = [request for request in self.requests.changes.values() if request is not None]
+        queue = self.state.queue
+        walk = queue.walk(self.readmitted(), {each.request_id: each.size for each in changed})
+        for request in changed:
+            if request.request_id not in queue:
+                order, group = self.order(request), request.equivalence_group
+                walk.join(request.request_id, order, group, request.size)
         return walk
 
     def readmitted(self) -> Iterable[str]:
@@ -640,6 +639,11 @@ def is_shrunk(task: Task) -> bool:
     return (task.granted_percent or 0) < (task.compute_percent or 0)
 
 
+def _array_of(job: Job) -> str | None:
+    """The array of an element, or of the row of those that wait together."""
+    return job.job_id if job.indices else job_ids.array_of(job.job_id)
+
+
 def _counted_percent(task: Task | None) -> int:
     """The compute of each of its GPUs that a task has now."""
     if task is None or task.granted_percent is None or task.state is TaskState.STALLED:
@@ -682,11 +686,14 @@ def _file_jobs(state: State, changes: Mapping[str, Job | None]) -> None:
         came, gone = [], []
         for job_id, job in changes.items():
             before = state.jobs.get(job_id)
-            was_there = before is not None and before.state in states
-            if job is not None and job.state in states:
-                if not was_there:
-                    came.append(job)
-            elif was_there and before is not None:
+            if before is not None and before.state not in states:
+                before = None
+            if job is not None and job.state not in states:
+                job = None
+            index.size += (0 if job is None else job.size) - (0 if before is None else before.size)
+            if job is not None and before is None:
+                came.append(job)
+            elif job is None and before is not None:
                 gone.append(before)
         index.change(came, gone)
 
@@ -695,7 +702,7 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
     """Withdraws removed requests.
 
     Inserts new ones at the fronts (last first), then at the ends. Then merges those with a stamp in
-    between.
+    between. An array's row that an element left is new if it goes behind another.
     """
     queue = state.queue
     came: list[Request] = []
@@ -704,6 +711,11 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
             if request_id in queue:
                 queue.withdraw(request_id)
         elif request_id not in queue:
+            came.append(request)
+        elif request.size != queue.size(request_id) and not queue.shrink(
+            request_id, request.queued_ns, request.size
+        ):
+            queue.withdraw(request_id)
             came.append(request)
     came.sort(key=lambda request: (request.queued_ns, request.sequence))
     names = {line_of(request) for request in came}
@@ -726,12 +738,19 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
             request.queued_ns,
             request.equivalence_group,
             request.owner,
+            request.size,
         )
     for name, requests in between.items():
         queue.merge(
             name,
             [
-                (request.request_id, request.queued_ns, request.equivalence_group, request.owner)
+                (
+                    request.request_id,
+                    request.queued_ns,
+                    request.equivalence_group,
+                    request.owner,
+                    request.size,
+                )
                 for request in requests
             ],
         )

@@ -29,10 +29,12 @@ class Named(Protocol):
 class JobIndex:
     """Some jobs of a node."""
 
-    __slots__ = ("_of",)
+    __slots__ = ("_of", "size")
 
     def __init__(self) -> None:
         self._of: dict[str, list[str]] = {}
+        self.size = 0
+        """The number of jobs, with those that wait as one row; the caller counts it."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobIndex) and self._of == other._of
@@ -40,7 +42,12 @@ class JobIndex:
     __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
+        """The number of rows."""
         return sum(map(len, self._of.values()))
+
+    def rows(self, env: str) -> int:
+        """The number of the env's rows."""
+        return len(self._of.get(env, ()))
 
     def __iter__(self) -> Iterator[str]:
         """All of them, env by env."""

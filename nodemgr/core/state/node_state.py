@@ -20,7 +20,6 @@ from nodemgr.core.model.entities import (
     Config,
     ConnectionId,
     ElasticLease,
-    EnteringArray,
     Env,
     Failure,
     Gpu,
@@ -275,8 +274,6 @@ class Tables:
     """The specs of living jobs."""
     jobs = Of[str, Job]("job", seldom=True)
     """Jobs that have not ended."""
-    entering = Of[str, EnteringArray]("entering", seldom=True)
-    """By array: its elements that have no rows yet."""
     elastics = Of[str, ElasticLease]("elastic", seldom=True)
     """The elastic leases, by task."""
     counters = Of[str, int]("counter")
@@ -365,13 +362,15 @@ class Tables:
     job_of_key = Of[tuple[str, str], str](seldom=True)
     """By env and the submitter's key: the job or array."""
     elements = GroupsOf[str, str](seldom=True)
-    """By array: its elements that have not ended."""
+    """By array: its rows: of the elements that wait together, and of others that have not ended."""
     dependents = GroupsOf[str, str](seldom=True)
     """By job: the jobs that wait for its end."""
+    awaited = GroupsOf[str, str](seldom=True)
+    """By array: its elements that have dependents of their own."""
     job_bytes = Of[str, int](seldom=True)
     """Per env, the bytes of its living jobs: rows and payloads."""
     spec_jobs = Of[str, int](seldom=True)
-    """The number of living jobs of each spec; and of each env:"""
+    """The number of rows of living jobs of each spec; and of each env, the number of jobs:"""
     env_jobs = Of[str, int](seldom=True)
     cpu_jobs = Of[str, int](seldom=True)
     """Per env, the number of jobs without a GPU that are under way."""
@@ -379,7 +378,7 @@ class Tables:
     """Per env, the processors that its jobs under way reserve; and their host memory:"""
     host_bytes = Of[str, int](seldom=True)
     queued = Of[str, int](seldom=True)
-    """The number of requests that wait in each queue."""
+    """The number that wait in each queue: requests, and jobs."""
     compute = Of[Uuid, int](seldom=True)
     """Per GPU, the percent of its compute that tasks with a share have (state/compute.py)."""
     shrunk = Of[str, bool](seldom=True)

@@ -1,10 +1,13 @@
 """One queue: entries by stamp, chained by group.
 
-Knows: stamps, groups, owners, the row of each end. Must not know: ranks, other queues.
+Knows: stamps, sizes, groups, owners, the row of each end. Must not know: ranks, other queues.
 
 Ids stand in a row by number (tally.py). A second row holds those that came to the front. So insert,
 peek and withdraw take constant time. Ids are renumbered when the row is sparse, and when one enters
 between others, which the core's own clock never causes.
+
+An entry of size n counts as n in positions, and its n members have the stamps from its own on. As
+they leave, the entry stays where it is, since others seldom have a stamp between theirs.
 
 Ids of one group (an equivalence group of the caller's) are chained too, so a walk can leave out the
 rest of a group without visiting its members. A group has an owner.
@@ -21,6 +24,8 @@ from nodemgr.core.state.tally import BLOCK_BITS, Tally
 
 EARLIEST, LATEST = -(1 << 80), 1 << 80
 """Below and above every stamp."""
+QueuedRow = tuple[str, int, str, str, int]
+"""An entry, its stamp, group, owner and size."""
 SPARSE = 8
 """Numbers for each entry before all are numbered anew, in one step: 200 of 10 000 are left then."""
 
@@ -54,6 +59,7 @@ class Line:
 
     __slots__ = (
         "_back",
+        "_entries",
         "_front",
         "_groups",
         "_inadmissible",
@@ -76,6 +82,7 @@ class Line:
         self._back = Tally()
         self._front = Tally()
         """Entries that came before all others. Keys are negated stamps, so they never fall."""
+        self._entries = 0
         self._groups: dict[str, QueuedGroup] = {}
         self._owners: dict[str, dict[str, None]] = {}
         """The groups of each owner."""
@@ -83,6 +90,7 @@ class Line:
         """The heads of all groups of admissible owners, in order."""
 
     def __len__(self) -> int:
+        """The sizes of its entries, added up."""
         return self._front.total + self._back.total
 
     def __iter__(self) -> Iterator[str]:
@@ -107,36 +115,38 @@ class Line:
             if self.stamp(number) >= stamp:
                 yield self.stamp(number), number, entry
 
-    def insert(self, entry: str, stamp: int, group: str, owner: str) -> None:
+    def insert(self, entry: str, stamp: int, group: str, owner: str, size: int) -> None:
         back, front = self._back, self._front
         if back.keys and stamp < back.keys[-1]:
             back.trim()
         if not back.total and not front.total:
             self._start()
-            self._append(entry, stamp, group, owner)
+            self._append(entry, stamp, group, owner, size)
         elif back.total and stamp >= back.keys[-1]:
-            self._append(entry, stamp, group, owner)
+            self._append(entry, stamp, group, owner, size)
         elif stamp < self.stamp(self._positions[self.peek() or ""].number):
-            self._prepend(entry, stamp, group, owner)
+            self._prepend(entry, stamp, group, owner, size)
         else:
-            self._renumber((entry, stamp, group, owner))
+            self._renumber((entry, stamp, group, owner, size))
 
-    def merge(self, rows: Iterable[tuple[str, int, str, str]]) -> None:
+    def merge(self, rows: Iterable[QueuedRow]) -> None:
         self._renumber(*rows)
 
-    def _append(self, entry: str, stamp: int, group: str, owner: str) -> None:
-        self._positions[entry] = EntryPosition(self, self._back.add(entry, stamp), group)
+    def _append(self, entry: str, stamp: int, group: str, owner: str, size: int) -> None:
+        self._positions[entry] = EntryPosition(self, self._back.add(entry, stamp, size), group)
         there = self._groups.get(group) or self._begin(group, owner)
+        self._entries += 1
         there.members[entry] = None
         if len(there.members) == 1:
             self._put_head(group)
 
-    def _prepend(self, entry: str, stamp: int, group: str, owner: str) -> None:
+    def _prepend(self, entry: str, stamp: int, group: str, owner: str, size: int) -> None:
         self._front.trim()
-        self._positions[entry] = EntryPosition(self, ~self._front.add(entry, -stamp), group)
+        self._positions[entry] = EntryPosition(self, ~self._front.add(entry, -stamp, size), group)
         there = self._groups.get(group) or self._begin(group, owner)
         if there.members:
             self._drop_head(group)
+        self._entries += 1
         there.members[entry] = None
         there.members.move_to_end(entry, last=False)
         self._put_head(group)
@@ -169,8 +179,34 @@ class Line:
             self._back.take(number)
         else:
             self._front.take(~number)
-        if len(self._back.keys) + len(self._front.keys) > SPARSE * (BLOCK_BITS + len(self)):
+        self._entries -= 1
+        if len(self._back.keys) + len(self._front.keys) > SPARSE * (BLOCK_BITS + self._entries):
             self._renumber()
+
+    def shrink(self, entry: str, stamp: int, size: int) -> bool:
+        """Members of the entry have left: it stays at its place, with the stamp of its first.
+
+        False: another entry came between (at the front, and from its old place). Nothing is done.
+        """
+        _, number, group = self._positions[entry]
+        row, at, key = (
+            (self._back, number, stamp) if number >= 0 else (self._front, ~number, -stamp)
+        )
+        before, after = row.keys[at - 1 : at], row.keys[at + 1 : at + 2]
+        if (before and before[0] > key) or (after and after[0] < key):
+            return False
+        is_first = next(iter(self._groups[group].members)) == entry
+        if is_first:
+            self._drop_head(group)
+        row.keys[at] = key
+        row.resize(at, size)
+        if is_first:
+            self._put_head(group)
+        return True
+
+    def size(self, number: int) -> int:
+        """Of the entry with this number."""
+        return self._back.size(number) if number >= 0 else self._front.size(~number)
 
     def _end(self, group: str, owner: str) -> None:
         del self._groups[group], self._owners[owner][group]
@@ -181,12 +217,13 @@ class Line:
         return self._back.keys[number] if number >= 0 else -self._front.keys[~number]
 
     def position(self, number: int) -> int:
+        """Of the entry's first member."""
         if number >= 0:
             return self._front.total + self._back.before(number) + 1
-        return self._front.total - self._front.before(~number)
+        return self._front.total - self._front.before(~number) - self._front.size(~number) + 1
 
     def below(self, stamp: int) -> int:
-        """Number of entries with a lower stamp."""
+        """The sizes of the entries with a lower stamp, added up."""
         return self._front.total - self._front.below(1 - stamp) + self._back.below(stamp)
 
     def members(self, group: str) -> Iterator[str]:
@@ -228,11 +265,17 @@ class Line:
         for group in self._owners.get(owner, ()):
             self._put_head(group)
 
-    def _renumber(self, *more: tuple[str, int, str, str]) -> None:
+    def _renumber(self, *more: QueuedRow) -> None:
         """Numbers all entries anew, with `more` merged in by stamp."""
         positions = [(entry, self._positions[entry]) for entry in self]
         rows = [
-            (entry, self.stamp(place.number), place.group, self.owner(place.group))
+            (
+                entry,
+                self.stamp(place.number),
+                place.group,
+                self.owner(place.group),
+                self.size(place.number),
+            )
             for entry, place in positions
         ]
         rows += more

@@ -1,8 +1,7 @@
 """The queues of waiting entries: each queue has a rank, and is first come, first served within.
 
-Knows: names, ranks, stamps and groups of ids. Must not know: the meaning of an id, and when it may
-be served. Source: CN109828833A (WorkQueue: insert, pop, position,
-withdraw, peek).
+Knows: names, ranks, stamps, sizes and groups of ids. Must not know: the meaning of an id, and when
+it may be served. Source: CN109828833A (WorkQueue: insert, pop, position, withdraw, peek).
 
 A stamp is the time at which an id entered, on any clock. Within a queue the lowest stamp is first;
 of equal stamps, the first to come. Across queues an entry of rank r and stamp s is ordered by s - r
@@ -32,7 +31,7 @@ from heapq import heapify, heappop, heappush, merge
 from itertools import chain
 from typing import NamedTuple
 
-from nodemgr.core.state.queue_line import EARLIEST, LATEST, EntryPosition, Head, Line
+from nodemgr.core.state.queue_line import EARLIEST, LATEST, EntryPosition, Head, Line, QueuedRow
 
 UNRANKED = 0
 """The rank of a queue that is not configured."""
@@ -140,6 +139,7 @@ class WorkQueue:
         return self._ranks.get(queue_name(name), UNRANKED)
 
     def __len__(self) -> int:
+        """The number of entries, each counted once."""
         return len(self._positions)
 
     def __contains__(self, entry: str) -> bool:
@@ -154,7 +154,8 @@ class WorkQueue:
     ) -> Iterator[tuple[str, int, int]]:
         """Yields every entry (of these owners) in the order of service.
 
-        Each comes with its position in its queue and the number in other queues served before it.
+        Each comes with the position of its first member in its queue, and the number in other
+        queues served before it.
         `after`: a queue and a stamp; yields only entries served after that place. No entry need
         stand there any more.
         """
@@ -177,9 +178,10 @@ class WorkQueue:
         ]
         for _, name, entry in lines[0] if len(lines) == 1 else merge(*lines):
             queue = queue_name(name)
-            passed[queue] += 1
-            count += 1
-            yield entry, passed[queue], count - passed[queue]
+            yield entry, passed[queue] + 1, count - passed[queue]
+            size = self.size(entry)
+            passed[queue] += size
+            count += size
 
     def _listed_of(
         self, since: Mapping[str, int], owners: Collection[str]
@@ -211,10 +213,12 @@ class WorkQueue:
         return chain.from_iterable(self.lines_of(name))
 
     def count(self, name: str) -> int:
-        """The number of entries of a queue."""
+        """The sizes of a queue's entries, added up."""
         return sum([len(line) for line in self.lines_of(name)])
 
-    def insert(self, name: str, entry: str, stamp: int, group: str = "", owner: str = "") -> None:
+    def insert(
+        self, name: str, entry: str, stamp: int, group: str = "", owner: str = "", size: int = 1
+    ) -> None:
         """Insert at the end of line `name` if the stamp is not below any there.
 
         At its front if it is below all (see `front`). A group has one owner. Raises ValueError if
@@ -223,10 +227,19 @@ class WorkQueue:
         if entry in self._positions:
             raise ValueError(f"{entry} waits already")
         self._need_line(name)
-        self._lines[name].insert(entry, stamp, group, owner)
+        self._lines[name].insert(entry, stamp, group, owner, size)
 
-    def merge(self, name: str, rows: Iterable[tuple[str, int, str, str]]) -> None:
-        """Insert many among the line's entries: (entry, stamp, group, owner).
+    def size(self, entry: str) -> int:
+        """Raises KeyError if it is absent."""
+        line, number, _ = self._positions[entry]
+        return line.size(number)
+
+    def shrink(self, entry: str, stamp: int, size: int) -> bool:
+        """Members of an entry have left: see Line.shrink. Raises KeyError if it is absent."""
+        return self._positions[entry].line.shrink(entry, stamp, size)
+
+    def merge(self, name: str, rows: Iterable[QueuedRow]) -> None:
+        """Insert many among the line's entries.
 
         Each stands behind those with the same stamp. Numbers the line anew, once. Raises
         ValueError if one waits.
@@ -265,18 +278,18 @@ class WorkQueue:
 
     def move(self, entry: str, name: str, stamp: int) -> None:
         """Withdraws and inserts in line `name`; the group stays. KeyError if it is absent."""
-        line, _, group = self._positions[entry]
-        owner = line.owner(group)
+        line, number, group = self._positions[entry]
+        owner, size = line.owner(group), line.size(number)
         self.withdraw(entry)
-        self.insert(name, entry, stamp, group, owner)
+        self.insert(name, entry, stamp, group, owner, size)
 
     def position(self, entry: str) -> int:
-        """Its place in its queue, from 1. Raises KeyError if it is absent."""
+        """The place of its first member in its queue, from 1. Raises KeyError if it is absent."""
         line, number, _ = self._positions[entry]
         return self._before_line(line.name) + line.position(number)
 
     def _before_line(self, name: str) -> int:
-        """The entries in earlier lines of the same queue."""
+        """The sizes of the entries in earlier lines of the same queue, added up."""
         number, queue = _class_of(name), queue_name(name)
         return sum([
             len(self._lines[other])
@@ -299,12 +312,12 @@ class WorkQueue:
         return served, -rank, stamp, name, number
 
     def count_up_to(self, name: str, stamp: int) -> int:
-        """Number of entries in the queue of this line that come up to this place of it."""
+        """The sizes of the queue's entries up to this place of one of its lines, added up."""
         own = self._lines[name].below(stamp + 1) if name in self._lines else 0
         return self._before_line(name) + own
 
     def ahead(self, name: str, stamp: int) -> int:
-        """Number of entries in other queues served before this place of line `name`."""
+        """The sizes of the entries in other queues served before this place of line `name`."""
         return sum(
             line.below(self._before(other, name, stamp))
             for other, line in self._lines.items()
@@ -322,12 +335,20 @@ class WorkQueue:
         even_goes_first = (-more, other) < (0, name)
         return stamp + more * self._ageing + even_goes_first
 
-    def walk(self, readmitted: Iterable[str] = ()) -> Walk:
+    def after(self, order: ServiceOrder) -> ServiceOrder:
+        """The place of the next member of an entry."""
+        served, first, second, name, number = order
+        if self._ageing:
+            return served, first + 1, second, name, number
+        return served, first, second + 1, name, number
+
+    def walk(self, readmitted: Iterable[str] = (), sizes: Mapping[str, int] | None = None) -> Walk:
         """Walks the entries of admissible owners and of `readmitted` in the order of service.
 
-        No entry may enter or leave meanwhile.
+        It passes an entry once for each of its members. No entry may enter or leave meanwhile.
+        `sizes`: of entries with fewer members than the queue knows.
         """
-        return Walk(self, self._inadmissible.intersection(readmitted))
+        return Walk(self, self._inadmissible.intersection(readmitted), sizes or {})
 
     def set_inadmissible(self, owner: str) -> None:
         """Leaves the owner's entries, also later ones, out of walks."""
@@ -366,14 +387,19 @@ class WalkBranch(NamedTuple):
     name: str
     place: int
     """Index in the queue's heads; -1: the branch was not reached through them."""
+    left: int
+    """The entry's members, this one and those behind it."""
 
 
 class Walk(Iterator[str]):
-    """A walk along all queues at once. It costs only the entries that it passes."""
+    """A walk along all queues at once. It costs only what it passes."""
 
-    def __init__(self, queue: WorkQueue, readmitted: Set[str] = frozenset()) -> None:
-        """`readmitted`: inadmissible owners that the walk includes."""
+    def __init__(
+        self, queue: WorkQueue, readmitted: Set[str] = frozenset(), sizes: Mapping[str, int] = {}
+    ) -> None:
+        """`readmitted`: inadmissible owners that the walk includes; `sizes`: as for `walk`."""
         self._queue = queue
+        self._sizes = sizes
         self._dropped: set[str] = set()
         self._ways: list[WalkBranch] = []
         self.group = ""
@@ -386,25 +412,35 @@ class Walk(Iterator[str]):
 
     def __next__(self) -> str:
         while self._ways:
-            _, entry, group, members, name, place = heappop(self._ways)
+            order, entry, group, members, name, place, left = heappop(self._ways)
             if place >= 0:
                 self._to_head(name, place + 1)
             if group not in self._dropped:
-                following = next(members, None)
-                if following is not None:
-                    heappush(
-                        self._ways,
-                        WalkBranch(
-                            self._queue.order(following), following, group, members, name, -1
-                        ),
-                    )
+                if left > 1:
+                    order = self._queue.after(order)
+                    branch = WalkBranch(order, entry, group, members, name, -1, left - 1)
+                    heappush(self._ways, branch)
+                elif (following := next(members, None)) is not None:
+                    self._to(following, self._queue.order(following), group, members, name, -1)
                 self.group = group
                 return entry
         raise StopIteration
 
-    def join(self, entry: str, order: ServiceOrder, group: str) -> None:
+    def join(self, entry: str, order: ServiceOrder, group: str, size: int = 1) -> None:
         """Adds an entry that is in no queue, of any owner."""
-        heappush(self._ways, WalkBranch(order, entry, group, iter(()), "", -1))
+        heappush(self._ways, WalkBranch(order, entry, group, iter(()), "", -1, size))
+
+    def _to(
+        self,
+        entry: str,
+        order: ServiceOrder,
+        group: str,
+        members: Iterator[str],
+        name: str,
+        place: int,
+    ) -> None:
+        left = self._sizes.get(entry) or self._queue.size(entry)
+        heappush(self._ways, WalkBranch(order, entry, group, members, name, place, left))
 
     def drop(self, group: str) -> None:
         """Leaves out the rest of the group, in all queues."""
@@ -436,6 +472,4 @@ class Walk(Iterator[str]):
     def _to_group(self, line: Line, head: Head, place: int) -> None:
         members = line.members(head.group)
         order = self._queue.order_of(line.name, head.stamp, head.number)
-        heappush(
-            self._ways, WalkBranch(order, next(members), head.group, members, line.name, place)
-        )
+        self._to(next(members), order, head.group, members, line.name, place)

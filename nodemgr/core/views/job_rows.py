@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from nodemgr.core.model import job_ids, messages
+from nodemgr.core.model import array_rows, job_ids, messages
 from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import (
     MS,
@@ -51,9 +51,10 @@ def waiting(
         or any(asker.process not in state.away for asker in request.askers)
     )
     return {
-        "id": request.request_id if job is None else job.job_id,
+        "id": request.request_id if job is None else array_rows.waiting(job),
         "request": request.request_id,
         "job": None if job is None else job.job_id,
+        **_elements(job),
         "name": None if job is None else job.name,
         "env": request.env,
         **_wish(request),
@@ -167,9 +168,10 @@ def unplaced(state: State, job: Job) -> JobRow:
         else job.submitted_wall_ns
     )
     return {
-        "id": job.job_id,
+        "id": array_rows.waiting(job),
         "request": None,
         "job": job.job_id,
+        **_elements(job),
         "name": job.name,
         "env": job.env,
         **_wish(job.run),
@@ -188,6 +190,13 @@ def unplaced(state: State, job: Job) -> JobRow:
         "resumes": _seconds(job.resumes_wall_ns),
         "receives": [],
     }
+
+
+def _elements(job: Job | None) -> JobRow:
+    """Of an array's row: how many jobs wait in it, and their indices."""
+    if job is None or not job.indices:
+        return {"jobs": 1, "indices": None}
+    return {"jobs": job.size, "indices": array_rows.shown(job.indices)}
 
 
 def _fraction_of_ms(time_ms: int | None) -> float | None:
@@ -312,12 +321,15 @@ def under_way(state: State, env: str | None, limit: int) -> list[JobRow]:
 
 
 def place(state: State, standings: notify.Standings, job: Job) -> tuple[int | None, str]:
-    """(Its place in its queue, why it waits)."""
+    """(Its place in its queue, why it waits).
+
+    An element within its array's row stands behind those before it, and waits for what they do.
+    """
     request = state.requests.get(job.request_id or "")
     if request is None:
         return None, _reason(state, job)
     position, _, line = standings.of(request)
-    return position, line
+    return position + job.queued_ns - request.queued_ns, line
 
 
 IsLeast = Callable[[int, int], bool]
@@ -344,6 +356,7 @@ def told(
     started_ns, ended_ns = (None, None) if last is None else (last.started_ns, last.ended_ns)
     return {
         "job": job.job_id,
+        **_elements(job),
         "env": job.env,
         "name": job.name,
         "user": job.user,
@@ -438,9 +451,11 @@ WITHDRAWN_EXIT = 77
 
 
 def any_living(state: State, name: str) -> Job | None:
-    """A job that has not ended: the one of that name, or some element of the array."""
+    """A job that has not ended: the one of that name, or some row of the array."""
     job_id = name if name in state.jobs else next(iter(state.elements.get(name, ())), None)
-    return None if job_id is None else state.jobs[job_id]
+    if job_id is not None:
+        return state.jobs[job_id]
+    return array_rows.within(state.jobs.get(job_ids.array_of(name) or ""), name)
 
 
 def _seconds(wall_ns: int | None) -> int | None:

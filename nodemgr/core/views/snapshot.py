@@ -95,7 +95,7 @@ def frame(
             for gpu in gpus
         ],
         "queue": job_rows.queue(state, now_ns, env=env, limit=SHOWN_JOBS),
-        "queue_length": len(state.requests) if env is None else waiting.get(env, 0),
+        "queue_length": sum(waiting.values()) if env is None else waiting.get(env, 0),
         "jobs": job_rows.under_way(state, env, SHOWN_JOBS),
         "set_aside": set_aside(state, env),
         "violations": [_violation(state, row, now_ns) for row in violations(state, env)],
@@ -104,8 +104,11 @@ def frame(
 
 
 def waiting(state: State) -> Mapping[str, int]:
-    """How many requests of each environment wait; one that is absent has none."""
-    return Counter(request.env for request in state.requests.values())
+    """How many requests and jobs of each environment wait; one that is absent has none."""
+    found: Counter[str] = Counter()
+    for request in state.requests.values():
+        found[request.env] += request.size
+    return found
 
 
 def envs(state: State, names: Iterable[str], waiting: Mapping[str, int]) -> list[StatusRow]:

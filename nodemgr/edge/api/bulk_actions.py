@@ -16,7 +16,7 @@ from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 from nodemgr.core.lifecycle import job_actions, leasing
-from nodemgr.core.model import events, job_ids
+from nodemgr.core.model import array_rows, events, job_ids
 from nodemgr.core.model.entities import (
     FINAL,
     Ended,
@@ -139,8 +139,8 @@ class Matching:
         row = state.living.behind(asked.env, (number[0], number[1]))
         for job_id in islice(row, Units.MATCH.within()):
             number = [*job_ids.listed(job_id)]
-            if self._is(state, state.jobs[job_id], asked):
-                found.append(job_id)
+            if self._is(state, job := state.jobs[job_id], asked):
+                found.append(array_rows.waiting(job))
             if len(found) == kinds.MAX_JOBS_NAMED:
                 break
         if next(row, None) is not None:
@@ -214,6 +214,12 @@ def undone(state: State, event: OneAction) -> str | None:
     return None
 
 
+def size(state: State, name: str, ended: Ended | None) -> int:
+    """How many jobs the order to this id is for."""
+    rows = job_actions.living(state, name) or ([] if ended is None else [ended.job])
+    return sum(row.size for row in rows) or 1
+
+
 def is_done(state: State, order: str, name: str, ended: Ended | None) -> bool:
     """Whether the job or array is as the order leaves it: the order was carried out before."""
     living = job_actions.living(state, name)
@@ -232,14 +238,22 @@ _AFTER: dict[str, frozenset[JobState]] = {
 }
 
 
+FIRST = -2
+"""Before the row of those that wait together, which stands before all indices."""
+
+
 def few_of(state: State, name: str, behind: int, most: int) -> list[str]:
-    """The elements of an array behind the one with this index (-1: from the first), in order."""
+    """The rows of an array behind the one at this index, in order.
+
+    That of the elements that wait together is the first, as `j12.*`.
+    """
     elements = state.elements.get(name)
     if not elements:
         return []
     number, env = job_ids.order(name)[0], state.jobs[next(iter(elements))].env
-    row = state.living.behind(env, (number, -2 if behind < 0 else behind))
-    return list(islice(takewhile(lambda one: job_ids.order(one)[0] == number, row), most))
+    rest = state.living.behind(env, (number, behind))
+    some = islice(takewhile(lambda one: job_ids.order(one)[0] == number, rest), most)
+    return [array_rows.waiting(state.jobs[one]) for one in some]
 
 
 def carry_out(daemon: Daemon, found: dict[str, OneAction], rows: dict[str, dict[str, Any]]) -> None:

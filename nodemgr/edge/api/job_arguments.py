@@ -13,6 +13,8 @@ from typing import Any
 
 from client_plugin import fields
 from client_plugin.messages.form import Part
+from nodemgr.core.model import array_rows
+from nodemgr.core.model.entities import Ranges
 from nodemgr.core.state.work_queue import line_name, queue_name
 from nodemgr.core.views.job_rows import STAGES, Cursor
 from nodemgr.edge.kernel.processes import one_line
@@ -35,8 +37,10 @@ MAX_SUBMITTED = 256
 MAX_ROWS = 200
 """The most rows of a list in one answer, which is made between two beats of others."""
 _JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
-_WAITER = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|r[0-9]{1,18}", re.ASCII)
-_ORDERED = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|[rt][0-9]{1,18}", re.ASCII)
+_NAMED = re.compile(r"j[0-9]{1,15}(\.([0-9]{1,10}|\*))?", re.ASCII)
+"""`j12.*`: those of an array that wait as one row."""
+_WAITER = re.compile(rf"{_NAMED.pattern}|r[0-9]{{1,18}}", re.ASCII)
+_ORDERED = re.compile(rf"{_NAMED.pattern}|[rt][0-9]{{1,18}}", re.ASCII)
 _TASK = re.compile("t[0-9]{1,15}", re.ASCII)
 _CURSOR = re.compile(
     rf"{STAGES[0]}:(?P<queue>[^:]+):(?P<stamp>-?[0-9]{{1,20}})"
@@ -44,7 +48,7 @@ _CURSOR = re.compile(
     re.ASCII,
 )
 _CURSOR_OF_MANY = re.compile(
-    r"(?P<stage>living|ended|ids):(?P<number>[0-9]{1,15})\.(?P<index>-1|[0-9]{1,10})", re.ASCII
+    r"(?P<stage>living|ended|ids):(?P<number>[0-9]{1,15})\.(?P<index>-[12]|[0-9]{1,10})", re.ASCII
 )
 _KEY = re.compile("[0-9a-f]{16,64}", re.ASCII)
 
@@ -61,6 +65,7 @@ def _matching(pattern: re.Pattern[str], form: Part) -> Parse:
 
 
 job = _matching(_JOB, messages.NOT_JOB)
+named = _matching(_NAMED, messages.NOT_JOB)
 waiter = _matching(_WAITER, messages.NOT_WAITER)
 task = _matching(_TASK, messages.NOT_TASK)
 _ordered = _matching(_ORDERED, messages.NOT_ORDERED)
@@ -130,10 +135,22 @@ def ordered(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_ordered(entry) for entry in value))
 
 
-def array(value: object) -> tuple[int, ...]:
+def array(value: object) -> Ranges:
+    """The indices of an array, in any order: each a number, or a run from a first to a last one."""
     if not isinstance(value, list) or len(value) > fields.MAX_ARRAY:
         raise OperationError(messages.MUST_BE_NUMBERS(limit=fields.MAX_ARRAY))
-    return tuple(sorted({_index(entry) for entry in value}))
+    found = array_rows.joined(_run(entry) for entry in value)
+    if array_rows.count(found) > fields.MAX_ARRAY:
+        raise OperationError(messages.MUST_BE_NUMBERS(limit=fields.MAX_ARRAY))
+    return found
+
+
+def _run(value: object) -> tuple[int, int]:
+    if not isinstance(value, list):
+        return _index(value), _index(value)
+    if len(value) != 2 or _index(value[0]) > _index(value[1]):
+        raise OperationError(messages.MUST_BE_NUMBERS(limit=fields.MAX_ARRAY))
+    return value[0], value[1]
 
 
 def name(value: object) -> str:

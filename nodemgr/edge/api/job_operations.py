@@ -25,7 +25,7 @@ from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast.samples import SampleOwner
 from nodemgr.core.lifecycle import job_actions, queue_settings
-from nodemgr.core.model import effects, events, job_ids
+from nodemgr.core.model import array_rows, effects, events, job_ids
 from nodemgr.core.model.entities import (
     DenyCode,
     Ended,
@@ -191,8 +191,9 @@ class JobOperations:
         self.table = self._table()
 
     def _table(self) -> Mapping[str, JobOperation]:
-        one, any_one = (
+        one, some, any_one = (
             {"job": Argument(kinds.job, required=True)},
+            {"job": Argument(kinds.named, required=True)},
             {"job": Argument(kinds.waiter, required=True)},
         )
         scope = {"env": Argument(env_name), "since_wall_ns": Argument(integer(0, 2**63 - 1))}
@@ -209,11 +210,11 @@ class JobOperations:
             "job_show": JobOperation(any_one, self._show),
             "job_withdraw": JobOperation(any_one, self._withdraw),
             "job_hold": JobOperation(
-                one, lambda who, given: self._order(who, given["job"], events.HoldJob)
+                some, lambda who, given: self._order(who, given["job"], events.HoldJob)
             ),
-            "job_free": JobOperation(one, self._unhold),
+            "job_free": JobOperation(some, self._unhold),
             "job_move": JobOperation(
-                {**one, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)},
+                {**some, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)},
                 self._move,
             ),
             "job_requeue": JobOperation({**one, "no_after": Argument(flag)}, self._requeue),
@@ -503,14 +504,14 @@ class JobOperations:
         asked = bulk_actions.wanted(given, who.env, speaker)
         if asked is None:
             return self._ordered(who, given)
-        _spend(who, min(STEP_UNITS, self._daemon.state.env_jobs.get(asked.env or "", 0)))
+        _spend(who, min(STEP_UNITS, self._daemon.state.living.rows(asked.env or "")))
         page = self._matching.page(given["order"], asked, given.get("after"))
         return {"schema_version": 1, "matched": page.ids, "after": page.after}
 
     def _ordered(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         """A row for each id that was reached, and where the order goes on."""
         names = given["jobs"]
-        _, at, behind = given.get("after") or ("ids", 0, -1)
+        _, at, behind = given.get("after") or ("ids", 0, bulk_actions.FIRST)
         who = who._replace(past=self._past(names[at : at + Units.FIND.within()]))
         rows: dict[str, dict[str, Any]] = {}
         found: dict[str, bulk_actions.OneAction] = {}
@@ -519,10 +520,10 @@ class JobOperations:
             name, room = names[at], left // Units.CHANGE
             left -= Units.FIND
             size = len(self._daemon.state.elements.get(name, ()))
-            if behind < 0 and size <= room:
+            if behind == bulk_actions.FIRST and size <= room:
                 if self._judge(who, given, name, rows, found):
                     left -= Units.CHANGE * max(1, size)
-            elif behind < 0 and size <= Units.CHANGE.within():
+            elif behind == bulk_actions.FIRST and size <= Units.CHANGE.within():
                 break  # it fits the next step
             else:
                 some = bulk_actions.few_of(self._daemon.state, name, behind, room) if size else []
@@ -530,9 +531,9 @@ class JobOperations:
                     self._judge(who, {**given, "skip": True}, one, rows, found)
                 left -= Units.CHANGE * room
                 if len(some) == room:
-                    behind = job_ids.order(some[-1])[1]
+                    behind = job_ids.listed(some[-1])[1]
                     continue
-            at, behind = at + 1, -1
+            at, behind = at + 1, bulk_actions.FIRST
         _spend(who, STEP_UNITS - left)
         bulk_actions.carry_out(self._daemon, found, rows)
         after = f"ids:{at}.{behind}" if at < len(names) else None
@@ -544,7 +545,7 @@ class JobOperations:
         gone = [
             name
             for name in names
-            if name.startswith("j") and name not in state.jobs and name not in state.elements
+            if name.startswith("j") and job_rows.any_living(state, name) is None
         ]
         return self._daemon.journal.ended_each(gone) if gone else {}
 
@@ -562,14 +563,15 @@ class JobOperations:
             self._daemon.jobs.withdraw_unknown(name, f"{who.name} withdrew it")
             rows[name] = {"job": name, "error": None}
             return True
+        ended = (who.past or {}).get(name)
+        size = bulk_actions.size(self._daemon.state, name, ended)
         try:
             found[name] = self._sensible(self._events[order](who, name))
-            rows[name] = {"job": name, "error": None}
+            rows[name] = {"job": name, "error": None, "jobs": size}
             return True
         except OperationError as error:
-            ended = (who.past or {}).get(name)
             if given.get("again") and bulk_actions.is_done(self._daemon.state, order, name, ended):
-                rows[name] = {"job": name, "error": None}
+                rows[name] = {"job": name, "error": None, "jobs": size}
             elif not given.get("skip"):
                 rows[name] = {"job": name, "error": str(error), "code": error.code}
         return False
@@ -622,7 +624,7 @@ class JobOperations:
 
     def _in_reverse(self, name: str) -> list[str]:
         size = len(self._daemon.state.elements[name])
-        return bulk_actions.few_of(self._daemon.state, name, -1, size)[::-1]
+        return bulk_actions.few_of(self._daemon.state, name, bulk_actions.FIRST, size)[::-1]
 
     def _turns(
         self,
@@ -632,7 +634,8 @@ class JobOperations:
         listed: list[str] | None,
     ) -> Work[Any]:
         """`listed`: the elements in the order of the work; None: as they are, found as it goes."""
-        most, behind, done, refused = Units.CHANGE.within(), -1, False, _no_job(who, name)
+        most, behind = Units.CHANGE.within(), bulk_actions.FIRST
+        done, refused = False, _no_job(who, name)
         while True:
             if listed is not None:
                 some, listed = listed[:most], listed[most:]
@@ -642,7 +645,7 @@ class JobOperations:
                 some = []  # the last one has ended
             good: dict[str, bulk_actions.OneAction] = {}
             for one in some:
-                behind = job_ids.order(one)[1]
+                behind = job_ids.listed(one)[1]
                 try:
                     good[one] = self._sensible(event(one))
                 except OperationError as error:
@@ -684,7 +687,7 @@ class JobOperations:
         return ended
 
     def _past_of(self, job_id: str) -> Ended | None:
-        """An ended job; of an array the first ended element."""
+        """An ended job; of an array those that ended within its row, else the first element."""
         return self._daemon.journal.ended_each([job_id]).get(job_id)
 
     def _check_lives(self, who: Who, job_id: str) -> None:
@@ -790,7 +793,8 @@ class JobOperations:
         if self._queue_refusal(who, job.priority) is not None:
             # moved by an admin, or limit lowered
             job = replace(job, priority=self._daemon.state.envs[job.env].quota.priority)
-        return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), job, ended.spec)
+        now_ns, row = self._daemon.clock.wall_ns(), self._daemon.journal.ended_row(job_id)
+        return events.RequeueJob(job_id, who.name, now_ns, job, ended.spec, row=row)
 
     def _check_awaited(self, who: Who, job: Job) -> None:
         """Refuses a job that would wait for one that cannot end well any more."""
@@ -881,13 +885,15 @@ class JobOperations:
         if not self._lives(who, job_id):
             self._ended(who, job_id)
         first = self._past_of(job_id)
-        if job_id in state.elements or (first is not None and first.job.job_id != job_id):
+        if job_id in state.elements or (
+            first is not None and (first.job.job_id != job_id or first.job.indices)
+        ):
             _spend(who, Units.STORY * kinds.MAX_ROWS)
-            names = bulk_actions.few_of(state, job_id, -1, kinds.MAX_ROWS)
-            some = [state.jobs[name] for name in names]
+            names = bulk_actions.few_of(state, job_id, bulk_actions.FIRST, kinds.MAX_ROWS)
+            rows = [job_rows.any_living(state, name) for name in names]
+            some = [job for job in rows if job is not None]
             return Later(lambda reply: self._views.array(who.env, job_id, some, reply))
-        living = [state.jobs[job_id]] if job_id in state.jobs else []
-        ended = [] if first is None else [first]
+        living, ended = job_actions.living(state, job_id), [] if first is None else [first]
         return Later(lambda reply: self._views.jobs(living, ended, reply))
 
     def _wait(self, who: Who, given: dict[str, Any]) -> Later:
@@ -947,10 +953,11 @@ class JobOperations:
         job = next(iter(mine), None)
         if job is None:
             raise _no_job(who, job_id)
-        if job.job_id != job_id:
-            raise OperationError(messages.IS_ARRAY(job=job_id, element=job.job_id))
+        if job.job_id != job_id or job.indices:
+            element = array_rows.first(job) if job.indices else job.job_id
+            raise OperationError(messages.IS_ARRAY(job=job_id, element=element))
         number = given.get("attempt") or job.attempt
-        if number == 0 and job_id in state.jobs:
+        if number == 0 and ended is None:
             raise OperationError(messages.NOT_STARTED(job=job_id))
         waits = given.get("wait", False)
         return self.logs.read(who.session, job, number, given.get("offset", 0), waits)

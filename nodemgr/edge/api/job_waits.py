@@ -3,13 +3,15 @@
 Knows: which jobs live. Must not know: the waiter, the form of its answer.
 
 A wait stands at one living job of its list at a time, and moves on to the next when that one has
-ended: a wait for an array of ten thousand costs no more than one for a single job.
+ended: a wait for an array of ten thousand costs no more than one for a single job. A job may wait
+within its array's row, or leave it: the end of either moves on both who stand there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from nodemgr.core.model import job_ids
 from nodemgr.core.state.node_state import State
 from nodemgr.core.views import job_rows
 
@@ -40,9 +42,12 @@ class Waits:
         return lambda: self._give_up(wait)
 
     def final(self, job_id: str) -> None:
-        """This job has ended."""
-        for wait in self._at.pop(job_id, ()):
-            self._go_on(wait)
+        """This job has ended, or all that waited within this array's row."""
+        array = job_ids.array_of(job_id)
+        within = [] if array else [name for name in self._at if name.startswith(f"{job_id}.")]
+        for name in (job_id, *([array] if array else within)):
+            for wait in self._at.pop(name, ()):
+                self._go_on(wait)
 
     def __len__(self) -> int:
         return sum(map(len, self._at.values()))

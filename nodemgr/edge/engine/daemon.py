@@ -288,7 +288,6 @@ class Daemon:
         node.settle_gates()
         node.audit(reading)
         self.jobs.resume()
-        self.submissions.resume()
         self.suspensions.resume()
         self.event_loop.wake("manager started")
         node.tick()

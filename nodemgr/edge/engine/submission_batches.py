@@ -11,24 +11,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import DenyCode
 from nodemgr.core.model.values import replace
-from nodemgr.edge.engine.step_engine import STORE_RETRY_S, Handlers, StepEngine
+from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.host.clock import Clock
-from nodemgr.edge.rpc.cost import ELEMENTS, STEP_UNITS, Units
+from nodemgr.edge.rpc.cost import STEP_UNITS, Units
 from nodemgr.edge.rpc.turns import InTurn
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import orders as messages
 
+RUN_BYTES = 32
+"""A run of an array's indices, in its rows."""
 TURN_SUBMISSIONS = Units.SUBMIT.within()
 """Most submissions in one step of the core; requests for a grant run between two such steps."""
-MAX_ELEMENTS = 1 << 31
 BEHIND_NS, BEHIND_READING_S = 10_000_000_000, 0.02
 """Longest wait of submissions for a log beyond its limit, and the interval of the checks."""
 GATHER_NS = 30_000_000
@@ -39,20 +39,10 @@ Took = Callable[[int], None]
 """Takes the time (ns) that a submission's part of a step took."""
 
 
-def submission_units(submission: events.Submission, most: int = MAX_ELEMENTS) -> int:
-    """The cost of taking the submission, with so many of its elements."""
-    kib = submission.payload.size_bytes // 1_024
-    elements = min(most, len(submission.array))
-    awaited = Units.FIND * len(submission.after)
-    return Units.SUBMIT + Units.KIB * kib + awaited + Units.ELEMENT * elements
-
-
-class _Entering(NamedTuple):
-    """An array with elements without rows, and what follows once all have theirs."""
-
-    array: str
-    then: Callable[[], None]
-    took: Took
+def submission_units(submission: events.Submission) -> int:
+    """The cost of taking the submission."""
+    kib = (submission.payload.size_bytes + RUN_BYTES * len(submission.array)) // 1_024
+    return Units.SUBMIT + Units.KIB * kib + Units.FIND * len(submission.after)
 
 
 class _Arrived(NamedTuple):
@@ -76,7 +66,6 @@ class SubmissionBatches:
         self._loop, self._clock, self._state, self._journal = loop, clock, state, journal
         self._engine = engine
         self._arrived: InTurn[_Arrived] = InTurn()
-        self._entering: InTurn[_Entering] = InTurn()
         self._answers: dict[int, Answer] = {}
         self._references = itertools.count(1)
 
@@ -91,10 +80,8 @@ class SubmissionBatches:
 
         `ref` and `ended` of the submission are filled in here.
         """
-        submission = replace(submission, ref=next(self._references), part=ELEMENTS)
-        if len(submission.array) > ELEMENTS:
-            answer = partial(self._entered, answer, took)
-        arrived = _Arrived(submission, answer, took, submission_units(submission, ELEMENTS))
+        submission = replace(submission, ref=next(self._references))
+        arrived = _Arrived(submission, answer, took, submission_units(submission))
         self._arrived.add(submission.env, arrived)
         if len(self._arrived) == 1:
             self._loop.call_soon(self._gather, 0, self._clock.monotonic_ns() + GATHER_NS)
@@ -136,45 +123,6 @@ class SubmissionBatches:
         took_ns, units = self._clock.monotonic_ns() - began_ns, sum(each.units for each in arrived)
         for each in arrived:
             each.took(took_ns * each.units // units)
-
-    # -- arrays --
-
-    def resume(self) -> None:
-        """After a restart: the arrays of which some elements have no rows yet."""
-        for array, row in self._state.entering.items():
-            self._enter_later(row.model.env, _Entering(array, lambda: None, lambda _ns: None))
-
-    def _entered(self, answer: Answer, took: Took, answered: effects.SubmitAnswered) -> None:
-        """The submission is answered once all of its elements have rows."""
-        if answered.job_id is None:
-            answer(answered)
-            return
-        self._enter_later("", _Entering(answered.job_id, lambda: answer(answered), took))
-
-    def _enter_later(self, env: str, entering: _Entering) -> None:
-        self._entering.add(env, entering)
-        if len(self._entering) == 1:
-            self._loop.call_soon(self._enter)
-
-    def _enter(self) -> None:
-        """Enters some elements of one array; each env has its turn."""
-        began_ns, entering = self._clock.monotonic_ns(), self._entering.first()
-        rest_s = 0.0
-        row = self._state.entering.get(entering.array)
-        if row is not None and self._journal.is_behind():
-            rest_s = BEHIND_READING_S
-        elif row is not None and not self._engine.submit(
-            events.EnterElements(entering.array, ELEMENTS, self._clock.wall_ns())
-        ):
-            rest_s = STORE_RETRY_S
-        self._entering.take()
-        if entering.array in self._state.entering:
-            self._entering.add(self._state.entering[entering.array].model.env, entering)
-        else:
-            entering.then()
-        entering.took(self._clock.monotonic_ns() - began_ns)
-        if self._entering:
-            self._loop.call_later(rest_s, self._enter)
 
     def _take(self, arrived: list[_Arrived]) -> None:
         submissions = []

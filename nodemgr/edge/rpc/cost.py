@@ -26,25 +26,23 @@ class Units(IntEnum):
     NAME = 1
     """An id of an order, as it is read, whether the order reaches it or not."""
     MATCH = 2
-    """A job that a filter is compared with."""
+    """A job, or an array's row, that a filter is compared with."""
     FIND = 40
     """An id that is looked for, among the jobs that wait, run or have ended."""
     PAST = 40
     """A job that has ended, read from the store."""
     CHANGE = 100
-    """A job that is held, unheld, moved, withdrawn or queued again."""
+    """A job, or an array's row, that is held, unheld, moved, withdrawn or queued again."""
     SUBMIT = 160
     """A job that is taken, whatever its size,"""
     KIB = 4
     """and each KiB of its words and variables: to be read, and to be stored."""
-    ELEMENT = 36
-    """Each element of an array."""
     READ = 50
     """A submission of many, as it is read."""
     FEATURES = 700
     """The forecast of one submission."""
     STORY = 200
-    """A job of an array that is shown."""
+    """A job, or a row of an array, that is shown."""
     ROW = 12
     """A row of the queue's list."""
     PART = 40
@@ -55,8 +53,6 @@ class Units(IntEnum):
         return max(1, units // self)
 
 
-ELEMENTS = Units.ELEMENT.within(STEP_UNITS // 2)
-"""The most elements of an array that enter in one step."""
 MAX_NAMED = 1_000
 """The most ids in one order."""
 
@@ -65,7 +61,7 @@ _ONE: tuple[tuple[Units, int], ...] = ((Units.CHANGE, 1),)
 _CHANGES = ((Units.CHANGE, Units.CHANGE.within()),)
 
 LARGEST_STEPS: Mapping[str, tuple[tuple[Units, int], ...]] = {
-    "job_submit": ((Units.SUBMIT, 1), (Units.ELEMENT, ELEMENTS)),
+    "job_submit": _ONE,
     "job_submit_many": ((Units.SUBMIT, Units.SUBMIT.within()),),
     "job_place": _ONE,
     "job_show": ((Units.STORY, Units.STORY.within()),),

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from client_plugin.messages.form import MessageLine
+from nodemgr.core.model import job_ids
 from nodemgr.core.views.gpu_minutes import GpuMinute
 from nodemgr.edge.host import threads
 from nodemgr.edge.store import gpu_minute_rows, migrations, sample_rows, web_token_rows
@@ -542,31 +543,36 @@ class Store:
     def history_of(self, job_id: str, limit: int) -> list[tuple[str, str]]:
         """(job, JSON text) of one job, or of an array's elements.
 
-        `j12` is also `j12.0`, `j12.1` …
+        `j12` is also `j12.0`, `j12.1` …, and the row of an array may have `j12.0` in it.
         """
         query = (
-            "SELECT job_id, value FROM history WHERE job_id = ? OR (job_id > ? AND job_id < ?)"
-            " ORDER BY number LIMIT ?"
+            "SELECT job_id, value FROM history WHERE job_id = ?1 OR job_id = ?2"
+            " OR (job_id > ?3 AND job_id < ?4) ORDER BY job_id != ?1, number LIMIT ?5"
         )
-        return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", limit))
+        array = job_ids.array_of(job_id)
+        return self._read(query, (job_id, array, f"{job_id}.", f"{job_id}/", limit))
 
     def history_of_each(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """(name, JSON text) of the first row of each name that has one, as in history_of."""
         one = "SELECT value FROM history WHERE job_id"
         query = (
             f"SELECT name, coalesce(({one} = name), ({one} > name || '.' AND job_id < name || '/'"
-            " ORDER BY job_id LIMIT 1)) AS found"
+            f" ORDER BY job_id LIMIT 1), ({one} = substr(name, 1, instr(name, '.') - 1))) AS found"
             " FROM (SELECT value AS name FROM json_each(?)) WHERE found IS NOT NULL"
         )
         return self._read(query, (json.dumps(list(names)),))
 
-    def states_of(self, env: str, job_id: str) -> list[tuple[str, str]]:
-        """(job, state), as history_of, of one env. (`+env`: uses the job index, not the env's.)"""
+    def states_of(self, env: str, job_id: str) -> list[tuple[str, str, str | None]]:
+        """(job, state), as history_of, of one env; of the row of its array also the JSON text.
+
+        (`+env`: uses the job index, not the env's.)
+        """
         query = (
-            "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?))"
-            " AND +env = ?"
+            "SELECT job_id, state, CASE job_id WHEN ?1 THEN value END FROM history"
+            " WHERE (job_id = ?1 OR job_id = ?2 OR (job_id > ?3 AND job_id < ?4)) AND +env = ?5"
         )
-        return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", env))
+        array = job_ids.array_of(job_id)
+        return self._read(query, (array, job_id, f"{job_id}.", f"{job_id}/", env))
 
     def history_in_state(
         self, env: str | None, state: str, after: int, limit: int

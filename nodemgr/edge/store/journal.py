@@ -20,10 +20,11 @@ from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nodemgr.core.model import encoding, job_ids
+from nodemgr.core.model import array_rows, encoding, job_ids
 from nodemgr.core.model.effects import Publish, Save
 from nodemgr.core.model.entities import MS, Ended, Job, JobPayload, JobState, Record
 from nodemgr.core.model.schema import JOBS
+from nodemgr.core.model.values import replace
 from nodemgr.core.views.gpu_minutes import GpuMinute
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
@@ -413,41 +414,54 @@ class Journal:
 
     def ended(self, job_id: str, limit: int = RETAINED_RECORDS) -> list[Ended]:
         """An ended job, or all ended elements of an array, with rows still pending in memory."""
+        rows = self._ended_rows(job_id, limit).values()
+        found = [None if row is None else _named(row, job_id) for row in rows]
+        return [row for row in found if row is not None]
+
+    def ended_row(self, job_id: str) -> Job | None:
+        """The row of an array in which this element has ended; None: it has one of its own."""
+        row = self._ended_rows(job_id, 2).get(job_ids.array_of(job_id) or "")
+        return None if row is None or array_rows.element(row.job, job_id) is None else row.job
+
+    def _ended_rows(self, job_id: str, limit: int) -> dict[str, Ended | None]:
         stored: dict[str, Ended | None] = {
             name: encoding.decode("history", text)
             for name, text in self._store.history_of(job_id, limit)
         }
-        rows = {**stored, **self.pending_ended(job_id)}.values()
-        return [row for row in rows if row is not None]
+        return {**stored, **self.pending_ended(job_id)}
 
     def pending_ended(self, job_id: str) -> dict[str, Ended | None]:
         """Of these, the rows that the store does not have yet; None: it runs again."""
+        whole = (job_id, job_ids.array_of(job_id))
         return {
             name: None if row is None else encoding.decode("history", row.value)
             for name, row in self._pending.history.items()
-            if name == job_id or name.startswith(f"{job_id}.")
+            if name in whole or name.startswith(f"{job_id}.")
         }
 
     def ended_each(self, names: Iterable[str]) -> dict[str, Ended]:
         """The first ended job of each name that has one, in one look into the store."""
         asked = list(names)
-        found = {
-            name: encoding.decode("history", text)
+        rows = [
+            (name, _named(encoding.decode("history", text), name))
             for name, text in self._store.history_of_each(asked)
-        }
+        ]
+        found = {name: row for name, row in rows if row is not None}
         if self._pending.history:  # while the store fails
-            found = {name: rows[0] for name in asked if (rows := self.ended(name, 1))}
+            found = {name: some[0] for name in asked if (some := self.ended(name, 1))}
         return found
 
     def ended_states(self, env: str, job_ids: Iterable[str]) -> dict[str, JobState]:
         """The final states of the ended jobs among those, with ended elements of arrays."""
         found: dict[str, JobState] = {}
         for job_id in job_ids:
-            found |= {name: JobState(state) for name, state in self._store.states_of(env, job_id)}
-            for name, row in self._pending.history.items():
-                if name == job_id or name.startswith(f"{job_id}."):
-                    found.pop(name, None)
-                    found |= {} if row is None or row.env != env else {name: JobState(row.state)}
+            if self._pending.history:  # while the store fails
+                jobs = [row.job for row in self.ended(job_id) if row.job.env == env]
+                found |= {job.job_id: job.state for job in jobs}
+                continue
+            for name, state, text in self._store.states_of(env, job_id):
+                if text is None or _named(encoding.decode("history", text), job_id) is not None:
+                    found[name if text is None else job_id] = JobState(state)
         return found
 
     def payload(self, spec_id: str) -> JobPayload | None:
@@ -496,6 +510,14 @@ class Journal:
             except StoreFailed:
                 return None
         return self._spreads[key]
+
+
+def _named(row: Ended, name: str) -> Ended | None:
+    """The job of this name in a row of the history: an element may have ended in its array's."""
+    if row.job.job_id != job_ids.array_of(name):
+        return row
+    job = array_rows.within(row.job, name)
+    return None if job is None else replace(row, job=job)
 
 
 def _add_specs(batch: CommitBatch) -> None:

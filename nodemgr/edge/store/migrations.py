@@ -125,6 +125,52 @@ def _durations(db: sqlite3.Connection) -> None:
         db.execute("DELETE FROM meta WHERE key = 'boot_id'")
 
 
+def _array_rows(db: sqlite3.Connection) -> None:
+    """An array of which some elements were still to be entered waits for the rest as one row."""
+    rows = db.execute("SELECT key, value FROM current WHERE kind = 'entering'").fetchall()
+    for array, text in rows:
+        entering = json.loads(text)
+        job, numbers = entering["model"], sorted(entering["indices"])
+        job["indices"] = ",".join(map(str, numbers))
+        if job["state"] == "queued":
+            _enqueue(db, job, len(numbers))
+        _put(db, "job", array, job)
+    db.execute("DELETE FROM current WHERE kind = 'entering'")
+
+
+def _enqueue(db: sqlite3.Connection, job: dict[str, Any], size: int) -> None:
+    """An array's row of so many jobs goes to the end of its queue."""
+    (last,) = db.execute(
+        "SELECT coalesce(max(json_extract(value, '$.queued_ns')), 0) FROM current"
+        " WHERE kind IN ('job', 'request')"
+    ).fetchone()
+    (count,) = db.execute(
+        "SELECT value FROM current WHERE kind = 'counter' AND key = 'ids'"
+    ).fetchone() or (0,)
+    number, now_ns = int(count) + 1, time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    db.execute("INSERT OR REPLACE INTO current VALUES ('counter', 'ids', ?)", (str(number),))
+    wall_ns = job["submitted_wall_ns"]
+    job |= {
+        "request_id": f"r{number}", "queued_ns": last + 1,
+        "entered_wall_ns": wall_ns, "entered_ns": wall_ns + now_ns - time.time_ns(),
+    }  # fmt: skip
+    same = (
+        "env", "gpus", "memory_bytes", "command", "priority", "job_id", "time_limit_ms",
+        "queued_ns", "place", "task_class", "compute_percent", "deadline_ms", "expected_ms",
+        "predicted", "gpu_range", "memory_most_bytes",
+    )  # fmt: skip
+    request = {name: job[name] for name in same if name in job} | {
+        "request_id": f"r{number}", "token": "", "sequence": number, "since_ns": job["entered_ns"],
+        "since_wall_ns": wall_ns, "wait_ms": None, "askers": [], "size": size,
+    }  # fmt: skip
+    _put(db, "request", f"r{number}", request)
+
+
+def _put(db: sqlite3.Connection, kind: str, key: str, row: dict[str, Any]) -> None:
+    text = json.dumps(row, separators=(",", ":"))
+    db.execute("INSERT INTO current VALUES (?, ?, ?)", (kind, key, text))
+
+
 def _rewrite(
     db: sqlite3.Connection,
     table: str,
@@ -144,6 +190,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _tables,
     _entering,
     _durations,
+    _array_rows,
 )
 """The n-th makes a store of version n out of one of version n - 1."""
 

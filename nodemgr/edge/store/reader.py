@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.core.model import encoding
+from nodemgr.core.model import encoding, job_ids
+from nodemgr.core.model.array_rows import element
 from nodemgr.core.model.entities import Ended
 from nodemgr.core.views.gpu_minutes import MAX_STEPS, MINUTE_S, Steps, steps
 from nodemgr.edge.host import threads
@@ -82,6 +83,11 @@ JOBS = """
 SELECT env, json_extract(value, '$.job.state'), count(*), sum(json_extract(value, '$.job.restarts'))
 FROM history WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env) GROUP BY 1, 2
 """
+ARRAYS = """
+SELECT value FROM history WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env)
+  AND json_extract(value, '$.job.indices') != ''
+"""
+"""The rows that stand for several jobs."""
 HISTORY = """
 SELECT number, value, (SELECT cwd FROM payloads WHERE payloads.spec_id = history.spec_id)
 FROM history
@@ -99,7 +105,8 @@ OUTCOMES = """
 SELECT job_id, json_extract(value, '$.job.state'),
        json_extract(value, '$.job.attempts[#-1].exit_code'),
        json_extract(value, '$.job.attempts[#-1].signal'), json_extract(value, '$.job.why')
-FROM history WHERE job_id = :job OR (job_id >= :job || '.' AND job_id < :job || '/')
+FROM history
+WHERE job_id = :job OR (job_id >= :job || '.' AND job_id < :job || '/')
 """
 FIRST = "SELECT min(granted_wall_ns), min(json_extract(value, '$.granted_ns')) FROM records"
 
@@ -220,7 +227,8 @@ class HistoryQuery:
         """A job, or the first ended elements of an array."""
         query = (
             "SELECT value FROM history WHERE job_id = :name"
-            " OR (job_id > :name || '.' AND job_id < :name || '/') ORDER BY number LIMIT :limit"
+            " OR (job_id > :name || '.' AND job_id < :name || '/')"
+            " ORDER BY job_id != :name, number LIMIT :limit"
         )
         rows = self._db.execute(query, {"name": name, "limit": limit})
         return [encoding.decode("history", value) for (value,) in rows]
@@ -258,7 +266,12 @@ class HistoryQuery:
 
     def outcomes(self, job_id: str) -> list[AttemptOutcome]:
         """The outcomes of a job, or of all ended elements of an array."""
-        return [AttemptOutcome(*row) for row in self._db.execute(OUTCOMES, {"job": job_id})]
+        rows = [AttemptOutcome(*row) for row in self._db.execute(OUTCOMES, {"job": job_id})]
+        array = job_ids.array_of(job_id)
+        if rows or array is None:
+            return rows
+        within = [row.job for row in self.ended(array, 1) if element(row.job, job_id) is not None]
+        return [AttemptOutcome(job_id, job.state, None, None, job.why) for job in within]
 
     def report(
         self,
@@ -294,6 +307,10 @@ class HistoryQuery:
             JOBS, {"env": env, "since": since_wall_ns}
         ):
             jobs.setdefault(name, {})[state] = count, restarts or 0
+        for (value,) in self._db.execute(ARRAYS, {"env": env, "since": since_wall_ns}):
+            job = encoding.decode("history", value).job
+            count, restarts = jobs[job.env][job.state]
+            jobs[job.env][job.state] = count + job.size - 1, restarts
         span_ns = now_wall_ns - began
         capacity_ns = gpus * (span_ns if first_ns is None else min(span_ns, now_ns - first_ns))
         named = sorted({*envs, *held, *waits, *jobs})

@@ -126,7 +126,7 @@ def _node(daemon: Daemon) -> dict[str, SampleRows]:
     healthy = sum(gpu.healthy for gpu in state.gpus.values())
     suspended = sum(task.suspension is Suspension.SUSPENDED for task in state.tasks.values())
     stalled = len(state.stalled) + len(state.silent_jobs)
-    not_queued, under_way = len(state.held_or_dependent), len(state.under_way)
+    not_queued, under_way = state.held_or_dependent.size, state.under_way.size
     return {
         "nodemgr_gpus": [(["healthy"], healthy), (["lost"], len(state.gpus) - healthy)],
         "nodemgr_gpus_held": _one(len({uuid for _, uuid in state.grants})),
@@ -137,7 +137,7 @@ def _node(daemon: Daemon) -> dict[str, SampleRows]:
             (["suspended"], suspended),
         ],
         "nodemgr_jobs": [
-            (["queued"], len(state.jobs) - not_queued - under_way),
+            (["queued"], state.living.size - not_queued - under_way),
             (["held_or_dependent"], not_queued),
             (["under_way"], under_way),
         ],

@@ -354,3 +354,13 @@ def test_no_other_module_writes_a_time() -> None:
         if writes.search(path.read_text().replace("fromisoformat", ""))
     ]
     assert found == ["client_plugin/verbs/presentation/tables.py"]
+
+
+def test_those_of_an_array_that_wait_together_count_with_the_others() -> None:
+    row = {"state": "queued", "reason": "why", "job": "j1"}
+    waiting = {**row, "id": "j1.*", "jobs": 7, "indices": "2-8"}
+    rows = [waiting, {**row, "id": "j1.0"}, {**row, "id": "j2", "job": "j2"}]
+    assert [row["id"] for row in cells.folded(rows)] == ["j1 (8 jobs)", "j2"]
+    assert [row["id"] for row in cells.unfolded(rows)] == ["j1.[2-8]", "j1.0", "j2"]
+    (last,) = cells.folded([{**waiting, "jobs": 1, "indices": "8"}])
+    assert (last["id"], last["jobs"]) == ("j1.8", 1)

@@ -73,16 +73,16 @@ def test_an_array_and_one_of_its_jobs_are_each_held_once() -> None:
     array = node.submits("alice", gpus=2, array=(0, 1, 2), hold=True)
     assert array is not None
     node.happens(all_of(events.UnholdJob, f"{array}.1", array))
-    assert sorted(job.state for job in node.state.jobs.values()) == [
-        JobState.QUEUED,
+    assert [node.job(f"{array}.{index}").state for index in range(3)] == [
         JobState.QUEUED,
         JobState.STARTING,
+        JobState.QUEUED,
     ]
     node.happens(all_of(events.HoldJob, array, f"{array}.2"))
-    assert sorted(job.state for job in node.state.jobs.values()) == [
-        JobState.HELD,
+    assert [node.job(f"{array}.{index}").state for index in range(3)] == [
         JobState.HELD,
         JobState.STARTING,
+        JobState.HELD,
     ]
 
 

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodemgr.core.model import encoding
+from nodemgr.core.model.array_rows import joined
 from nodemgr.core.model.encoding import EncodingError
-from nodemgr.core.model.entities import JobPayload, Task, TaskState
+from nodemgr.core.model.entities import JobPayload, Ranges, Task, TaskState
 from nodemgr.core.state.node_state import STORED
 from tests.support.examples import examples
 
@@ -85,6 +86,7 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "deeds": [],
         "entered_ns": None,
         "resumes_ns": None,
+        "indices": "",
     }
     assert list(row.items()) == first + list(defaults.items())
 
@@ -104,6 +106,7 @@ def test_a_job_lacks_no_required_column(column: str) -> None:
         ({"time_limit_ms": 1.5}, "job.time_limit_ms is 1.5, not of type int"),
         ({"place": None}, "job.place is None, not of type str"),
         ({"run": {}}, "job has unknown fields: run"),
+        ({"indices": "1-2-3"}, "job.indices is '1-2-3', not a set of numbers such as 0-4,7"),
     ],
 )
 def test_a_wrong_job_is_refused_with_the_place_of_the_fault(
@@ -128,6 +131,8 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
                 for member in annotation.__args__
             ]
         )
+    if annotation == Ranges:
+        return st.sets(st.integers(0, 9)).map(lambda found: joined((i, i) for i in found))
     if typing.get_origin(annotation) is tuple:
         return st.lists(values(typing.get_args(annotation)[0]), max_size=3).map(tuple)
     if annotation is int:

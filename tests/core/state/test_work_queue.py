@@ -428,7 +428,7 @@ def test_many_that_come_among_others_stand_where_they_would_have_come(
     for entry in gone:
         queue.withdraw(entry)
     came = [(f"m{number}", stamp) for number, stamp in enumerate(more)]
-    queue.merge("normal", [(entry, stamp, f"g{stamp % 3}", "alice") for entry, stamp in came])
+    queue.merge("normal", [(entry, stamp, f"g{stamp % 3}", "alice", 1) for entry, stamp in came])
     left = [row for row in rows if row[0] not in gone]
     expected = [entry for entry, _ in sorted([*left, *came], key=lambda row: row[1])]
     assert list(queue.entries("normal")) == expected
@@ -436,7 +436,7 @@ def test_many_that_come_among_others_stand_where_they_would_have_come(
     assert list(queue) == expected
     if came:
         with pytest.raises(ValueError, match="waits already"):
-            queue.merge("normal", [(came[0][0], 1, "g1", "alice")])
+            queue.merge("normal", [(came[0][0], 1, "g1", "alice", 1)])
 
 
 def test_a_class_goes_before_all_of_the_next_class() -> None:
@@ -492,3 +492,66 @@ def test_an_inadmissible_owner_is_hidden_in_all_classes() -> None:
     assert list(queue.walk()) == ["b"]
     queue.readmit("bob")
     assert list(queue.walk()) == ["a", "b"]
+
+
+@settings(deadline=None, max_examples=examples(40))
+@given(
+    ageing=st.sampled_from([0, 5]),
+    sizes=st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(1, 4), st.sampled_from("xyz")), max_size=12
+    ),
+    left=st.lists(st.tuples(st.integers(0, 11), st.integers(1, 4)), max_size=8),
+)
+def test_an_entry_of_several_counts_as_its_members_would(
+    ageing: int, sizes: list[tuple[str, int, str]], left: list[tuple[int, int]]
+) -> None:
+    """One queue has an entry for those that came together, the other one for each of them.
+
+    The stamps of no two entries' members mix.
+    """
+    together, apart = (WorkQueue((("a", 1), ("b", 2)), ageing) for _ in range(2))
+    members: dict[str, list[str]] = {}
+    stamp = 100
+    for number, (name, size, group) in enumerate(sizes):
+        entry, first = f"r{number}", stamp
+        if number % 3 == 2 and (front := apart.front(name)) is not None:
+            first = front - 10
+        else:
+            stamp += 10
+        together.insert(name, entry, first, group, OWNERS[group], size)
+        members[entry] = [f"{entry}.{index}" for index in range(size)]
+        for index in reversed(range(size)) if first < 100 else range(size):
+            apart.insert(name, f"{entry}.{index}", first + index, group, OWNERS[group])
+    for number, count in left:
+        entry = f"r{number}"
+        for _ in range(min(count, len(members.get(entry, ())))):
+            apart.withdraw(members[entry].pop(0))
+        if members.get(entry):
+            first = apart.order(members[entry][0])[1 if ageing else 2]
+            rank = together.rank(sizes[number][0]) * ageing
+            together.shrink(entry, first + rank, len(members[entry]))
+        elif entry in together:
+            together.withdraw(entry)
+    each = {entry: names[0] for entry, names in members.items() if names}
+    assert {entry: together.position(entry) for entry in together} == {
+        entry: apart.position(name) for entry, name in each.items()
+    }
+    assert [row for row in apart.listed() if row[0] in each.values()] == [
+        (each[entry], position, ahead) for entry, position, ahead in together.listed()
+    ]
+    assert [name.partition(".")[0] for name in apart.walk()] == list(together.walk())
+    assert [together.count(name) for name in "ab"] == [apart.count(name) for name in "ab"]
+    dropped, kept = together.walk(), apart.walk()
+    for entry, name in zip(dropped, kept, strict=True):
+        assert entry == name.partition(".")[0]
+        dropped.drop("x")
+        kept.drop("x")
+
+
+def test_an_entry_does_not_leave_its_place_as_it_shrinks() -> None:
+    queue = WorkQueue((("a", 1),))
+    queue.insert("a", "many", 1, size=3)
+    queue.insert("a", "next", 4)
+    assert queue.shrink("many", 3, 1)
+    assert not queue.shrink("many", 5, 1)
+    assert list(queue.listed()) == [("many", 1, 0), ("next", 2, 0)]

@@ -12,8 +12,10 @@ import pytest
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.core.model import events
+from nodemgr.core.views import job_rows
 from nodemgr.edge.api import client_verbs
 from nodemgr.edge.api.client_verbs import Questions
+from nodemgr.edge.api.job_waits import Waits
 from nodemgr.edge.engine.submission_batches import submission_units
 from nodemgr.edge.rpc.cost import STEP_UNITS, Units
 from tests.support.limits import WAIT_LIMIT_S
@@ -88,9 +90,7 @@ def largest(steps: list[events.Event]) -> int:
         if isinstance(step, events.OrderAll):
             found.append(Units.CHANGE * len(step.orders))
         elif isinstance(step, events.SubmitJobs):
-            found.append(sum(submission_units(each, each.part or 0) for each in step.submissions))
-        elif isinstance(step, events.EnterElements):
-            found.append(Units.ELEMENT * step.most)
+            found.append(sum(submission_units(each) for each in step.submissions))
     return max(found)
 
 
@@ -180,18 +180,75 @@ def test_many_submissions_are_taken_in_steps_that_are_bounded(talk: Talk) -> Non
     assert max(sizes) <= STEP_UNITS // (Units.SUBMIT + 97 * Units.KIB), "each KiB counts"
 
 
-def test_a_long_array_is_taken_in_steps_that_are_bounded(talk: Talk) -> None:
-    array = talk.submit(array=list(range(700)), key="a" * 32)
-    assert len(talk.states()) == 700, "all elements are there when it is answered"
+def test_a_long_array_is_one_row_for_every_order(talk: Talk) -> None:
+    """Its indices are numbers, as earlier clients send them, or runs."""
+    array = talk.submit(array=[[0, 9_998], 9_999], key="a" * 32)
+    assert talk.states() == {array: "held"}
+    assert talk.submit(array=list(range(10_000)), key="a" * 32) == array
+    waiting = f"{array}.*"
+    assert [page["matched"] for page in talk.parts("free", state="held")] == [[waiting]]
+    (answer,) = talk.parts("free", jobs=[waiting], skip=True)
+    assert answer["jobs"] == [{"job": waiting, "error": None, "jobs": 10_000}]
+    (row,) = talk.order("queue")["queue"]
+    assert [row[key] for key in ("id", "job", "jobs", "indices", "position", "state")] == [
+        waiting, array, 10_000, "0-9999", 1, "queued",
+    ]  # fmt: skip
+    (row,) = talk.order("job_show", job=f"{array}.9999")["jobs"]
+    assert (row["job"], row["position"], row["state"]) == (f"{array}.9999", 10_000, "queued")
+    assert talk.order("job_hold", job=waiting) == {"job": waiting}
+    assert talk.rows("withdraw", jobs=[waiting]) == {waiting: None}
+    assert talk.rows("withdraw", jobs=[waiting], again=True) == {waiting: None}
+    assert talk.states() == {}
     assert largest(talk.steps) <= STEP_UNITS
-    talk.steps.clear()
-    assert talk.submit(array=list(range(700)), key="a" * 32) == array
-    assert len(talk.states()) == 700
 
 
-@pytest.mark.parametrize(("when", "commit"), [("before", 3), ("after", 3), ("after", 1)])
-def test_a_manager_that_dies_while_an_array_enters_leaves_a_whole_one(
-    tmp_path: Path, when: str, commit: int
+def test_what_ended_within_the_row_is_found_by_its_own_name(talk: Talk) -> None:
+    array = talk.submit(array=[[0, 5]])
+    talk.order("job_withdraw", job=array)
+    (row,) = talk.order("job_show", job=f"{array}.3")["jobs"]
+    assert (row["job"], row["state"], row["jobs"]) == (f"{array}.3", "withdrawn", 1)
+    (row,) = talk.order("history")["history"]
+    assert (row["job"], row["jobs"], row["indices"]) == (array, 6, "0-5")
+    (row,) = talk.order("job_wait", jobs=[f"{array}.3"])["jobs"]
+    assert (row["state"], row["exit"]) == ("withdrawn", job_rows.WITHDRAWN_EXIT)
+    with pytest.raises(Fault, match=f"{array}.3, which it waits for, was withdrawn"):
+        talk.submit(after=[f"{array}.3"])
+    with pytest.raises(Fault, match=f"no job '{array}.6'"):
+        talk.order("job_requeue", job=f"{array}.6")
+    assert talk.order("report")["envs"][0]["jobs_withdrawn"] == 6
+    talk.order("job_requeue", job=f"{array}.3")
+    assert set(talk.states()) == {f"{array}.3"}
+    (row,) = talk.order("history")["history"]
+    assert (row["jobs"], row["indices"]) == (5, "0-2,4-5")
+
+
+def test_a_wait_goes_on_where_an_element_leaves_the_row(talk: Talk) -> None:
+    array = talk.submit(array=[[0, 2]])
+    daemon, ended = talk.manager.daemon, []
+    waits = Waits(daemon.state)
+    daemon.jobs.on_final.append(waits.final)
+    for name in (array, f"{array}.1", f"{array}.2"):
+        talk.manager.do(lambda name=name: waits.begin((name,), lambda: ended.append(name)))
+    talk.order("job_withdraw", job=f"{array}.1")
+    talk.order("job_show", job=array)
+    assert ended == [f"{array}.1"]
+    talk.order("job_withdraw", job=array)
+    talk.order("job_show", job=array)
+    assert sorted(ended) == [array, f"{array}.1", f"{array}.2"]
+
+
+@pytest.mark.parametrize(
+    "given", [[[3, 1]], [[1]], [[0, 10_000]], ["0-4"], "0-4", [-1], [[0, 1.5]]]
+)
+def test_indices_that_are_no_set_are_refused(talk: Talk, given: object) -> None:
+    with pytest.raises(Fault):
+        talk.submit(array=given)
+    assert talk.states() == {}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_manager_that_dies_while_an_array_enters_leaves_a_whole_one_or_none(
+    tmp_path: Path, when: str
 ) -> None:
     store = DyingStore()
     given = {
@@ -201,14 +258,15 @@ def test_a_manager_that_dies_while_an_array_enters_leaves_a_whole_one(
     with LocalManager(store=store, directory=tmp_path) as manager:
         manager.call("quota_set", env="alice", gpus=2)
         with Conversation(manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
-            manager.do(lambda: store.die(when, commit))
+            manager.do(lambda: store.die(when, 1))
             with pytest.raises(Fault):
                 talk.order("job_submit", given)
     with LocalManager(directory=tmp_path) as manager:
         with Conversation(manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
             array = talk.order("job_submit", given)[0]["job"]
         jobs = manager.do(lambda: list(manager.daemon.state.living))
-        assert jobs == [f"{array}.{index}" for index in range(700)]
+        assert jobs == [array]
+        assert manager.daemon.state.living.size == 700
 
 
 def test_an_environment_is_charged_what_its_order_does(talk: Talk) -> None:
@@ -242,9 +300,11 @@ def test_a_long_answer_is_sent_in_turns(talk: Talk, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Questions, "_sending", seen)
     array = talk.submit(array=list(range(60)))
+    ids = [f"{array}.{index}" for index in range(60)]
+    talk.rows("free", jobs=ids)
     turns.clear()
     shown = talk.order("job_show", job=array)["jobs"]
-    assert [row["job"] for row in shown] == [f"{array}.{index}" for index in range(60)]
+    assert [row["job"] for row in shown] == ids
     assert len(turns) > 5
 
 
@@ -253,11 +313,12 @@ def test_the_ended_elements_of_an_array_stand_beside_the_living_ones(talk: Talk)
     talk.rows("withdraw", jobs=[f"{array}.1", f"{array}.4"])
     shown = talk.order("job_show", job=array)["jobs"]
     states = [(row["job"], row["state"]) for row in shown]
-    ended = {1: "withdrawn", 4: "withdrawn"}
-    assert states == [(f"{array}.{index}", ended.get(index, "held")) for index in range(6)]
+    ended = [(f"{array}.{index}", "withdrawn") for index in (1, 4)]
+    assert states == [(array, "held"), *ended]
+    assert shown[0]["indices"] == "0,2-3,5"
     talk.order("job_withdraw", job=array)
     shown = talk.order("job_show", job=array)["jobs"]
-    assert [row["state"] for row in shown] == ["withdrawn"] * 6
+    assert [row["state"] for row in shown] == ["withdrawn"] * 3
 
 
 def test_a_wait_for_many_ended_jobs_looks_for_them_in_turns(

@@ -20,13 +20,16 @@ import click.testing
 import pytest
 
 from nodemgr.cli.admins import serve
+from nodemgr.core.lifecycle.restart import restore
+from nodemgr.core.model.encoding import decode
+from nodemgr.core.model.entities import Config
 from nodemgr.edge.store import migrations as module
 from nodemgr.edge.store.database import FILE_NAME, Store
 from nodemgr.edge.store.migrations import MIGRATIONS, StoreUnusable
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden"
 STORES = ("earlier_store", "store", "unnumbered_store")
-LANDED = {1: 58753245, 2: 0, 3: 3582654781}
+LANDED = {1: 58753245, 2: 0, 3: 3582654781, 4: 1915442629}
 """Checksum of the text of each migration that has landed; 0: it has none."""
 MEASURED = re.compile(
     r"""INSERT INTO "(records|history)"|INSERT INTO "current" VALUES\('(job|record|task)'"""
@@ -128,6 +131,38 @@ def test_a_landed_migration_is_never_edited() -> None:
     assert len(MIGRATIONS) == len(LANDED)
     assert zlib.crc32(module.TABLES.encode()) == LANDED[1]
     assert zlib.crc32(inspect.getsource(module._durations).encode()) == LANDED[3]
+    rows = inspect.getsource(module._array_rows) + inspect.getsource(module._enqueue)
+    assert zlib.crc32(rows.encode()) == LANDED[4]
+
+
+@pytest.mark.parametrize("state", ["queued", "held", "after"])
+def test_an_array_that_was_still_entering_waits_as_one_row(tmp_path: Path, state: str) -> None:
+    path = make(tmp_path, "numbered_store")
+    after = ["j1"] if state == "after" else []
+    model = {
+        "job_id": "j7", "env": "alice", "name": "train", "command": "python", "user": "ann",
+        "spec_id": "s7", "gpus": 1, "memory_bytes": None, "priority": "normal",
+        "time_limit_ms": None, "submitted_wall_ns": 10**18, "state": state, "after": after,
+        "deeds": [{"wall_ns": 10**18, "who": "ann", "what": "submitted"}],
+    }  # fmt: skip
+    spec = {"spec_id": "s7", "user": "ann", "uid": 1, "gid": 1}
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        for kind, key, row in (
+            ("entering", "j7", {"model": model, "indices": [3, 4, 9]}),
+            ("job", "j7.1", {**model, "job_id": "j7.1", "state": "held"}),
+            ("spec", "s7", spec),
+        ):
+            db.execute("INSERT INTO current VALUES (?, ?, ?)", (kind, key, json.dumps(row)))
+    set_version(path, 3)
+    store = Store(tmp_path)
+    rows = [(kind, key, decode(kind, text)) for kind, key, text in store.current()]
+    store.close()
+    restored = restore(Config(), rows, 10**15)
+    row = restored.jobs["j7"]
+    assert (row.indices, row.state.value, row.after) == (((3, 3), (4, 4), (9, 9)), state, (*after,))
+    assert restored.env_jobs["alice"] >= 4
+    waiting = [(request.job_id, request.size) for request in restored.requests.values()]
+    assert ("j7", 3) in waiting or state != "queued"
 
 
 KILLED = """

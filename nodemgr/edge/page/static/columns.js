@@ -49,8 +49,13 @@ function limits(row) {
   return (row.memory_limit_bytes ?? []).map((limit) => Math.min(limit, own ?? limit));
 }
 
-export function jobLink(id) {
-  return id ? el("a", { href: format({ view: "jobs", id }) }, id) : NONE;
+export function jobLink(id, name = id) {
+  return id ? el("a", { href: format({ view: "jobs", id }) }, name) : NONE;
+}
+
+// Those of an array that wait together are one row.
+export function jobName(row) {
+  return row.indices ? `${row.job} (${row.jobs} jobs)` : row.id;
 }
 
 function link(id, label, of) {
@@ -162,8 +167,9 @@ export function queueColumns(now, expected) {
     {
       id: "id",
       label: "Id",
-      text: (row) => row.id,
-      draw: (cell, row) => cell.replaceChildren(row.job ? jobLink(row.job) : row.id),
+      text: jobName,
+      draw: (cell, row) =>
+        cell.replaceChildren(row.job ? jobLink(row.job, jobName(row)) : row.id),
     },
     env,
     { id: "who", label: "User", minor: 1, text: who },

@@ -2,7 +2,7 @@
 
 import * as messages from "./messages.js";
 import { Table } from "./table.js";
-import { historyColumns } from "./columns.js";
+import { historyColumns, jobName } from "./columns.js";
 import { el, envName, setAttribute, setHidden, setText, told } from "./dom.js";
 import { choice, field } from "./dialogs.js";
 import {
@@ -160,11 +160,11 @@ export class JobView {
 
   #story(job) {
     const { now } = this.app.state;
-    const heading = el("h2", {}, `Job ${job.job}`);
+    const heading = el("h2", {}, `Job ${jobName({ ...job, id: job.job })}`);
     const state = el("span", { class: `badge state-${job.state}` }, job.state);
     const head = el("div", { class: "section-head" }, heading, state);
     if (!ENDED.has(job.state)) {
-      const row = { ...job, id: job.job, request: null };
+      const row = { ...job, id: job.indices ? `${job.job}.*` : job.job, request: null };
       const act = () => this.app.withdraw(row);
       head.append(el("button", { type: "button", class: "act", onclick: act }, "Withdraw"));
     }
