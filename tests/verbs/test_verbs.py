@@ -189,7 +189,9 @@ def test_a_verb_waits_for_a_manager_that_restarts(node: Manager, verb: str) -> N
     ) as waiting:
         assert waiting.stderr is not None
         assert "trying for 10 s in all (--no-wait" in waiting.stderr.readline()
+        waiting.send_signal(signal.SIGSTOP)  # on a busy machine a start takes more than 10 s
         node.start()
+        waiting.send_signal(signal.SIGCONT)
         stdout, stderr = waiting.communicate(timeout=WAIT_LIMIT_S)
     assert (waiting.returncode, stderr) == (0, "")
     assert stdout
