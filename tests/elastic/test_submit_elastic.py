@@ -230,7 +230,7 @@ def test_ranges_of_memory_are_refused_as_those_of_run(manager: Manager) -> None:
     ), strict=True):  # fmt: skip
         assert expected in line
     rows = as_json(manager, "queue")["queue"]
-    assert [row["memory_max_bytes"] for row in rows] == [3 * 2**30] * 2
+    assert [(row["memory_max_bytes"], row["jobs"]) for row in rows] == [(3 * 2**30, 2)]
     beyond = verb(
         manager, "submit", "--env", "bob", "--gpus", "1", "--memory", "1GiB-9GiB", "--", "true"
     )
@@ -261,7 +261,7 @@ def test_lines_of_a_file_and_arrays_have_ranges_too(manager: Manager) -> None:
     ), strict=True):  # fmt: skip
         assert expected in line
     queue = json.loads(verb(manager, "queue", "--json").stdout)["queue"]
-    assert [row["gpus"] for row in queue] == [1, 1, 1, 1]
+    assert [(row["gpus"], row["jobs"]) for row in queue] == [(1, 2), (1, 2)]
 
 
 @pytest.mark.parametrize(
