@@ -52,7 +52,16 @@ def asked(machine: Machine, words: str) -> Any:
 def states(machine: Machine) -> dict[str, str]:
     """The state of each job: those that wait, in the order of the queue, then those that run."""
     told = asked(machine, "queue")
-    return {row["id"]: row["state"] for row in told["queue"] + told["running"]}
+    return {name: row["state"] for row in told["queue"] + told["running"] for name in ids(row)}
+
+
+def ids(row: dict[str, Any]) -> list[str]:
+    """The job of a row, or each of an array that waits in it."""
+    if not row["indices"]:
+        return [row["id"]]
+    runs = [run.split("-") for run in row["indices"].split(",")]
+    indices = [index for run in runs for index in range(int(run[0]), int(run[-1]) + 1)]
+    return [f"{row['job']}.{index}" for index in indices]
 
 
 def wait_for(machine: Machine, condition: str) -> None:
