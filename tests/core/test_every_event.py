@@ -82,7 +82,8 @@ class Preempted:
         if last is not None and last != now:  # the twin does the same once more
             assert draft.now_ns - last[0] >= EXEMPT_MS * MS, f"{task} goes again"
             there = draft.requests.get(last[1])
-            assert there is None or there.size < last[2], f"{task} goes again for {last[1]}"
+            is_served = there is None or there.resumes or there.size < last[2]
+            assert is_served, f"{task} goes again for {last[1]}"
         self._last[task.job_id or task.task_id] = now
         self._make_go(draft, task, request, wall_ns)
 
