@@ -1112,6 +1112,7 @@ def test_each_kind_of_effect_has_one_handler(make: Make) -> None:
         daemon.compute,
     )
     handled = [kind.__name__ for part in parts for kind in part.handlers()]
+    handled.append("EnvChanged")  # the daemon's own: the environment's files and its jobs' limits
     assert sorted(handled) == sorted(kind.__name__ for kind in effects.HANDLING)
 
 
