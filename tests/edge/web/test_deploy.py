@@ -19,7 +19,7 @@ DEPLOY = ROOT / "deploy"
 DOCS = (ROOT / "docs" / "admins.md", ROOT / "docs" / "metrics.md", ROOT / "README.md")
 OF_PROMETHEUS = {"instance", "job"}
 """Labels that Prometheus adds to each series."""
-NAME = re.compile(r"\b(?:nodemgr|DCGM)_[A-Za-z0-9_]+\b")
+NAME = re.compile(r"\b(?:nodemgr|DCGM)_[A-Za-z][A-Za-z0-9_]+\b")
 SELECTOR = re.compile(r"\b([A-Za-z_:][A-Za-z0-9_:]*)\{([^}]*)\}")
 MATCHER = re.compile(r"\s*([A-Za-z_]+)\s*(?:=~|!~|!=|=)")
 GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
