@@ -165,7 +165,7 @@ def test_a_name_that_is_near_to_none_gets_no_proposal(nodemgr: Run, words: list[
     [
         (["quota", "remove"], "load, rm, set, show"),
         (["web", "list"], "revoke, token, tokens"),
-        (["kernel", "drop"], "install, list, remove"),
+        (["kernel", "drop"], "install, list, rm"),
     ],
 )
 def test_an_unknown_word_below_a_verb_is_answered_with_those_that_there_are(
