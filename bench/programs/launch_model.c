@@ -192,9 +192,10 @@ static void run_helper(struct tenant *tenant)
     tenant->helper->helper(NULL);
 }
 
-int nm_thread_start(void *(*body)(void *))
+int nm_thread_start(void *(*body)(void *), size_t least_stack_bytes)
 {
     struct tenant *tenant = self->tenant;
+    (void)least_stack_bytes;
     tenant->helper = new_fiber(tenant, self->at_ns + 50000);
     tenant->helper->body = run_helper;
     tenant->helper->helper = body;

@@ -13,6 +13,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "dependency": ("after", "ended"),
     "drain": ("DrainGpu", "ResumeGpu", "ReportFailure", "RepairGpu"),
     "held job": ("HoldJob", "UnholdJob", "hold"),
+    "host limits": ("cpus", "host_memory_bytes"),
     "idle policy": ("KeepTask", "idle_ms", "when_idle", "max_keep_ms"),
     "job": (
         "Submission", "WithdrawJob", "RequeueJob", "command", "place", "expected_ms", "predicted",

@@ -139,3 +139,40 @@ def the_time_of_a_suspended_job_stands_still(node: Driver) -> None:
     node.says("queue", "withdraw", waiting)
     node.events.expect("task.restored", task=task)
     assert job in node.says("queue")
+
+
+@pair("host limits", "array")
+def an_array_reserves_cpus_by_the_job(node: Driver) -> None:
+    node.says("quota", "set", "alice", "--cpus", "1")
+    array = node.submits("alice", "--gpus", "1", "--cpus", "1", "--array", "0-2")
+    node.starts(f"{array}.0")
+    (row,) = node.queue()
+    assert (row["id"], row["indices"]) == (f"{array}.*", "1-2")
+    assert "alice reserve 1 CPU of 1 CPU" in row["reason"]
+    node.says("queue", "withdraw", f"{array}.0")
+    node.starts(f"{array}.1")
+
+
+@pair("host limits", "quota")
+def a_job_waits_for_cpus_of_a_lowered_quota(node: Driver) -> None:
+    running = node.submits("alice", "--gpus", "1", "--cpus", "1", "--host-memory", "64MiB")
+    node.starts(running)
+    node.says("quota", "set", "alice", "--cpus", "1", "--host-memory", "2GiB")
+    waiting = node.submits("alice", "--gpus", "1", "--cpus", "1")
+    assert "alice reserve 1 CPU of 1 CPU" in node.line(waiting)
+    over = node.says("submit", "--env", "alice", "--host-memory", "3GiB", "--", "true", rc=None)
+    assert "3.0 GiB of host memory asked" in over
+    node.says("queue", "withdraw", running)
+    node.starts(waiting)
+
+
+@pair("host limits", "restart")
+def what_jobs_reserve_outlives_the_manager(node: Driver) -> None:
+    node.says("quota", "set", "alice", "--cpus", "1")
+    running = node.submits("alice", "--gpus", "1", "--cpus", "1")
+    node.starts(running)
+    waiting = node.submits("alice", "--gpus", "1", "--cpus", "1")
+    node.manager.restart()
+    assert "alice reserve 1 CPU of 1 CPU" in node.line(waiting)
+    node.says("queue", "withdraw", running)
+    node.events.expect("job.started", job=waiting)

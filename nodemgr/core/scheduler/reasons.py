@@ -404,11 +404,9 @@ def cpu_jobs(whose: str, running: int, setting: str) -> str:
 
 def _host(bound: Bound, amount: int | None) -> str:
     """`4 CPUs`, `8.0 GiB of host memory`."""
-    return (
-        messages.OF_HOST_MEMORY(size=gib(amount or 0))
-        if bound.is_memory
-        else messages.OF_CPUS(count=amount or 0)
-    )
+    if bound.is_memory:
+        return messages.OF_HOST_MEMORY(size=gib(amount or 0))
+    return "1 CPU" if amount == 1 else messages.OF_CPUS(count=amount or 0)
 
 
 def host_above(run: RunSpec, bound: Bound) -> str:

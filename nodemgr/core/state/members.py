@@ -185,9 +185,10 @@ def has_free(
 def unkept_at_most(grant: Grant) -> int:
     """The figure of a grant whose tasks are stalled, where the step has none.
 
-    No more is in use than the grant takes.
+    No more is in use than the grant takes, and all of it may be memory that no task has named: a
+    stalled task may use nothing of its own.
     """
-    return max(0, grant.memory_bytes - grant.kept_bytes)
+    return grant.memory_bytes
 
 
 def depart(
