@@ -88,8 +88,11 @@ RULES: tuple[Rule[Core], ...] = (
 
 
 KEPT = 168812254
-"""A stalled task uses nothing of its named memory, and its grant is all used by a process that gave
-up its lease: a request found 30 GiB free there, in a step without figures."""
+"""A request found room in a stalled grant by a step without figures.
+
+The stalled task uses nothing of its named memory, and a process that gave up its lease uses all of
+the grant.
+"""
 
 
 @pytest.mark.parametrize("seed", [*range(examples(10)), KEPT, fresh_seed()])
