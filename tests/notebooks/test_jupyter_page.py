@@ -249,7 +249,7 @@ def test_each_line_of_the_magic_does_what_its_row_says(
     ROWS[line](node, kernel, alice)
 
 
-def test_the_lines_of_kernel_install_list_and_remove(
+def test_the_lines_of_kernel_install_list_and_rm(
     node: Manager, user: Users, alice: str
 ) -> None:
     user.install(alice)
@@ -260,5 +260,5 @@ def test_the_lines_of_kernel_install_list_and_remove(
     assert "one-gpu" in listed
     assert f"nodemgr-{alice}" in listed
     assert user.open("one-gpu").run(USE).outputs == ["1"], "--gpus holds for each kernel"
-    user.nodemgr("kernel", "remove", "one-gpu")
+    user.nodemgr("kernel", "rm", "one-gpu")
     assert "one-gpu" not in user.nodemgr("kernel", "list")
