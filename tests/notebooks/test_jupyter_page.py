@@ -249,9 +249,7 @@ def test_each_line_of_the_magic_does_what_its_row_says(
     ROWS[line](node, kernel, alice)
 
 
-def test_the_lines_of_kernel_install_list_and_rm(
-    node: Manager, user: Users, alice: str
-) -> None:
+def test_the_lines_of_kernel_install_list_and_rm(node: Manager, user: Users, alice: str) -> None:
     user.install(alice)
     user.install(alice, "--gpus", "1", "--name", "one-gpu")
     assert user.spec(f"nodemgr-{alice}")["display_name"] == f"Python 3 with GPUs ({alice})"
