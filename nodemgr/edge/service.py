@@ -57,7 +57,6 @@ from nodemgr.edge.store.database import CommitHook, Store, StoreFailed
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.migrations import StoreUnusable
-from nodemgr.edge.suspension import host_memory
 from nodemgr.edge.web.page_host import PageHostFault
 from nodemgr.edge.web.web_page import WebPage
 from nodemgr.messages import manager_log as log
@@ -81,7 +80,8 @@ def _with_node(config: Config) -> Config:
     return replace(
         config,
         node_cpus=config.node_cpus or os.cpu_count() or 0,
-        node_memory_bytes=config.node_memory_bytes or host_memory.total_of_node(),
+        node_memory_bytes=config.node_memory_bytes
+        or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     )
 
 

@@ -44,15 +44,6 @@ def shortage(needs: Mapping[int, int], meminfo: Path = MEMINFO) -> HostShortage 
     return None
 
 
-def total_of_node(meminfo: Path = MEMINFO) -> int:
-    """All memory of the node; 0: unknown."""
-    try:
-        rows = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-        return int(rows["MemTotal"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError, IndexError):
-        return 0
-
-
 def free_of_node(meminfo: Path = MEMINFO) -> int | None:
     """MemAvailable, less a reserve; None: unknown."""
     try:
