@@ -447,10 +447,11 @@ def test_utilisation_is_the_time_of_kernels(node: SimulatedNode, start: StartCli
     assert measured(nvml, 0) == (0, idle)
     for client in clients:
         client.launch(client.timed_kernel("sleep_ms_100000000"))
-    while min((shares := measured(nvml, 0)[1]).values()) < 49:
-        pass  # the first kernel was alone until the second process was scheduled
+    while True:  # kernels began within a period, one of them before the other
+        whole, shares = measured(nvml, 0)
+        if whole == 100 and min(shares.values()) >= 49:
+            break
     assert max(shares.values()) <= 51, "turns of 2 ms in 250"
-    assert measured(nvml, 0)[0] == 100
     assert measured(nvml, 1)[0] == 0
 
     node.set_utilisation(0, 30)
