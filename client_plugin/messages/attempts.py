@@ -16,10 +16,9 @@ from .form import Message, Part
 WITHDRAWN = Part("withdrawn")
 TIME_LIMIT = Part("time limit")
 SUPERVISOR_ASKED = Part("its supervisor was told to end: the node goes down, or a user ended it")
-OVER_HOST_MEMORY = Part("host memory, {limit:d} MiB of --host-memory")
-OVER_ENV_MEMORY = Part(
-    "host memory: the limit of all jobs of the environment, or all memory of the node"
-)
+OVER_HOST_MEMORY = Part("host memory, {limit:d} {unit} of --host-memory")
+OVER_ENV_MEMORY = Part("host memory, the limit of all jobs of its environment together")
+OVER_NODE_MEMORY = Part("host memory, all that the node has")
 OTHERS_GO_ON = Part(
     "processes of other users, which it started, go on: this manager may not end them",
 )

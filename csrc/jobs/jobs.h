@@ -141,8 +141,11 @@ unsigned long nm_audit_session(pid_t pid);
 bool nm_leaf_is_name(const char *name, bool is_env);
 /* The leaf of a job, made with its limits; -1: it gets none. */
 int nm_leaf_make(const char *scope, const struct nm_order *order);
-/* Why the kernel ended a process in it for lack of memory; false: it did not. */
-bool nm_leaf_out_of_memory(int leaf, char why[NM_JOB_WHY_BYTES]);
+/* How often the jobs of its environment have met the limit of all of them. */
+long long nm_leaf_env_ooms(const char *scope, const char *name);
+/* Why the kernel ended a process in it for lack of memory; false: it did not. `is_of_env`: the
+   environment's limit was met meanwhile. */
+bool nm_leaf_out_of_memory(int leaf, bool is_of_env, char why[NM_JOB_WHY_BYTES]);
 /* "used CPU_US MOST_BYTES READ_BYTES WRITTEN_BYTES"; 0: not known. */
 void nm_leaf_figures(int leaf, char *text, size_t size);
 /* Its directory, made if it is not there; -1: errno. */

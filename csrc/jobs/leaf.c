@@ -126,15 +126,32 @@ static long long number_in(int leaf, const char *file, const char *key)
     return 0;
 }
 
-bool nm_leaf_out_of_memory(int leaf, char why[NM_JOB_WHY_BYTES])
+long long nm_leaf_env_ooms(const char *scope, const char *name)
 {
-    const long long limit = number_in(leaf, "memory.max", "");
+    char env[NM_LEAF_BYTES];
+    long long count;
+    int fd;
+    snprintf(env, sizeof env, "%.*s", (int)strcspn(name, "/"), name);
+    fd = nm_leaf_open(scope, env, false);
+    count = number_in(fd, "memory.events.local", "oom ");
+    if (fd >= 0)
+        close(fd);
+    return count;
+}
+
+bool nm_leaf_out_of_memory(int leaf, bool is_of_env, char why[NM_JOB_WHY_BYTES])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    long long limit = number_in(leaf, "memory.max", "");
+    size_t unit = 0;
     if (number_in(leaf, "memory.events", "oom_kill ") == 0)
         return false;
-    if (limit > 0 && number_in(leaf, "memory.events", "oom ") > 0)
-        snprintf(why, NM_JOB_WHY_BYTES, NM_OVER_HOST_MEMORY, limit >> 20);
-    else
-        snprintf(why, NM_JOB_WHY_BYTES, NM_OVER_ENV_MEMORY);
+    if (limit > 0 && number_in(leaf, "memory.events", "oom ") > 0) {
+        for (; limit % 1024 == 0 && unit + 1 < sizeof units / sizeof *units; unit++)
+            limit /= 1024;
+        snprintf(why, NM_JOB_WHY_BYTES, NM_OVER_HOST_MEMORY, limit, units[unit]);
+    } else
+        snprintf(why, NM_JOB_WHY_BYTES, "%s", is_of_env ? NM_OVER_ENV_MEMORY : NM_OVER_NODE_MEMORY);
     return true;
 }
 

@@ -39,6 +39,7 @@ struct attempt {
     struct nm_order order;
     struct nm_log log;
     int leaf; /* its cgroup; -1: none */
+    long long env_ooms;
     int signals;
     int report;   /* the child's end closes when it executes the job's program; -1: closed */
     int manager;  /* -1: told, or no manager to tell */
@@ -367,6 +368,7 @@ static pid_t fork_in_leaf(struct attempt *attempt)
         if (attempt->leaf >= 0)
             close(attempt->leaf);
         attempt->leaf = nm_leaf_make(attempt->files->scope, order);
+        attempt->env_ooms = nm_leaf_env_ooms(attempt->files->scope, order->leaf);
         if ((pid = nm_leaf_fork(attempt->leaf)) >= 0)
             return pid;
     }
@@ -419,6 +421,22 @@ static bool is_well(const struct attempt *attempt)
     return attempt->status >= 0 && WIFEXITED(attempt->status) && WEXITSTATUS(attempt->status) == 0;
 }
 
+/* Reads the kernel's counts before the leaf goes. */
+static void read_leaf(struct attempt *attempt)
+{
+    const char *scope = attempt->files->scope, *leaf = attempt->order.leaf;
+    char text[NM_JOB_WHY_BYTES] = "";
+    if (attempt->leaf < 0)
+        return;
+    if (attempt->began && attempt->why[0] == 0 && !is_well(attempt) &&
+        nm_leaf_out_of_memory(attempt->leaf, nm_leaf_env_ooms(scope, leaf) > attempt->env_ooms,
+                              text))
+        say_why(attempt, text, NM_HOST_MEMORY);
+    nm_leaf_figures(attempt->leaf, text, sizeof text);
+    write_line(attempt, 2, text);
+    nm_leaf_end(scope, leaf, attempt->leaf);
+}
+
 int nm_supervise(const struct nm_files *files, int signals, int manager,
                  nm_running_word *running_word)
 {
@@ -432,7 +450,6 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
         .status = -1,
         .leaf = -1,
     };
-    char why[NM_JOB_WHY_BYTES] = "";
     int end;
     setsid();
     prctl(PR_SET_NAME, "nodemgr-job");
@@ -441,14 +458,7 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
     watch(&attempt);
     if (!attempt.began)
         attempt.status = -1; /* of the forked child, not of the job's program */
-    if (attempt.began && attempt.why[0] == 0 && !is_well(&attempt) &&
-        nm_leaf_out_of_memory(attempt.leaf, why))
-        say_why(&attempt, why, NM_HOST_MEMORY);
-    if (attempt.leaf >= 0) {
-        nm_leaf_figures(attempt.leaf, why, sizeof why);
-        write_line(&attempt, 2, why);
-    }
-    nm_leaf_end(files->scope, attempt.order.leaf, attempt.leaf);
+    read_leaf(&attempt);
     nm_log_end(&attempt.log);
     end = write_end(&attempt);
     if (attempt.manager >= 0)

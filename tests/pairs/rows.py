@@ -161,7 +161,7 @@ def a_job_waits_for_cpus_of_a_lowered_quota(node: Driver) -> None:
     waiting = node.submits("alice", "--gpus", "1", "--cpus", "1")
     assert "alice reserve 1 CPU of 1 CPU" in node.line(waiting)
     over = node.says("submit", "--env", "alice", "--host-memory", "3GiB", "--", "true", rc=None)
-    assert "3.0 GiB of host memory asked" in over
+    assert "3 GiB of host memory asked" in over
     node.says("queue", "withdraw", running)
     node.starts(waiting)
 

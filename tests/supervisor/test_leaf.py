@@ -130,15 +130,19 @@ def test_the_limits_of_the_order_are_written_before_the_process_begins(
 
 
 @pytest.mark.parametrize(
-    ("events", "why"),
+    ("events", "env_ooms", "why", "more"),
     [
-        ("oom 1\noom_kill 2\n", "host memory, 3072 MiB of --host-memory"),
-        ("oom 0\noom_kill 1\n", "host memory: the limit of all jobs of the environment"),
-        ("oom 1\noom_kill 0\n", ""),
+        ("oom 1\noom_kill 2\n", 0, "host memory, 3 GiB of --host-memory", "--host-memory"),
+        (
+            "oom 0\noom_kill 1\n", 1, "host memory, the limit of all jobs of its environment",
+            "(nodemgr quota set alice --host-memory)",
+        ),
+        ("oom 0\noom_kill 1\n", 0, "host memory, all that the node has", "--host-memory"),
+        ("oom 1\noom_kill 0\n", 1, "", ""),
     ],
-)
+)  # fmt: skip
 def test_an_end_for_lack_of_memory_is_named(
-    make_world: MakeWorld, tmp_path: Path, events: str, why: str
+    make_world: MakeWorld, tmp_path: Path, events: str, env_ooms: int, why: str, more: str
 ) -> None:
     leaf = stand_in(tmp_path)
     (leaf / "memory.events").write_text(events)
@@ -146,10 +150,19 @@ def test_an_end_for_lack_of_memory_is_named(
     files.append(leaf.parent / "memory.max")
     for file in files:
         file.touch()
+    of_env = leaf.parent / "memory.events.local"
+    of_env.write_text("oom 3\n")
     world = served(make_world, tmp_path)
     limits = {"cpus": 2, "host_memory_bytes": 3 * 2**30, "env_limits": ("memory.max 9999",)}
-    status = world.run("sh", "-c", "kill -9 $$", job="l1", **limits)
+    code = f"echo tail; echo oom {3 + env_ooms} > {of_env}; kill -9 $$"
+    status = world.run("sh", "-c", code, job="l1", **limits)
     assert status.why.startswith(why)
+    output, *lines = world.file("log", job="l1").read_text().splitlines()
+    assert output == world.heard.tails["l1", 1].strip() == "tail"
+    assert len(lines) == bool(why)
+    for line in lines:
+        assert line.startswith(f"nodemgr: the job was ended: {why}")
+        assert more in line
     assert status.cause is (Cause.HOST_MEMORY if why else Cause.OWN)
     assert status.signal == 9
     assert [file.read_text() for file in files] == ["200000 100000", "3221225472", "1", "9999"]

@@ -402,10 +402,16 @@ def cpu_jobs(whose: str, running: int, setting: str) -> str:
     return messages.CPU_JOBS(running=running, owner=whose, setting=setting)
 
 
+def _size(size_bytes: int) -> str:
+    """In the largest unit of which there is one: `8 GiB`, `1.5 GiB`, `12 MiB`."""
+    power = 4 if size_bytes >= 1 << 40 else 3 if size_bytes >= GIB else 2
+    return f"{round(size_bytes / (1 << 10 * power), 1):g} {'KMGT'[power - 1]}iB"
+
+
 def _host(bound: Bound, amount: int | None) -> str:
-    """`4 CPUs`, `8.0 GiB of host memory`."""
+    """`4 CPUs`, `8 GiB of host memory`."""
     if bound.is_memory:
-        return messages.OF_HOST_MEMORY(size=gib(amount or 0))
+        return messages.OF_HOST_MEMORY(size=_size(amount or 0))
     return "1 CPU" if amount == 1 else messages.OF_CPUS(count=amount or 0)
 
 

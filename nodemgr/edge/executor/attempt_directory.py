@@ -396,6 +396,19 @@ class AttemptFiles:
             finally:
                 os.close(descriptor)
 
+    def end_log(self, line: str) -> None:
+        """Adds the line, once: a manager that was killed may have done it."""
+        text = f"nodemgr: {line}\n".encode()
+        with contextlib.suppress(OSError):
+            descriptor = self._open(LOG, os.O_RDWR | os.O_APPEND)
+            try:
+                size = os.fstat(descriptor).st_size
+                last = os.pread(descriptor, len(text), max(0, size - len(text)))
+                if last != text:
+                    os.write(descriptor, (b"" if last[-1:] in (b"", b"\n") else b"\n") + text)
+            finally:
+                os.close(descriptor)
+
     def log_tail(self) -> str:
         """The last of its output; each control character except the end of a line as `\\x1b`."""
         try:

@@ -38,6 +38,7 @@ from nodemgr.edge.clients.descriptor_filter import close_all
 from nodemgr.edge.executor import attempt_directory, orphans
 from nodemgr.edge.executor.attempt_directory import AttemptFiles, Beginning, End
 from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
+from nodemgr.edge.executor.last_line import last_line
 from nodemgr.edge.executor.launcher import Launcher, LauncherEndpoint
 from nodemgr.edge.executor.output_writer import CHUNK_BYTES, OutputWriter
 from nodemgr.edge.executor.runner_registry import AttemptName, Handout, Runners, on_the_node
@@ -668,9 +669,13 @@ class NodeFactory:
             del self._supervisors[attempt.key]
             self._table.unwatch(attempt.key)
         self._forget_plans(attempt)
+        env = attempt.files.facts().leaf.partition("/")[0]
         attempt.files.forget_order()
         attempt.files.bound_log(self._log_bytes)
-        self._listener.ended(*attempt.name, status, attempt.files.log_tail(), wall_ns, boot_ns)
+        tail = attempt.files.log_tail()
+        if line := last_line(attempt.name[0], env, attempt.files.limit_ms(), status):
+            attempt.files.end_log(line)
+        self._listener.ended(*attempt.name, status, tail, wall_ns, boot_ns)
 
     def strays(self) -> list[AttemptName]:
         return sorted(self._strays.values())

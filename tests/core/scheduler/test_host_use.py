@@ -57,7 +57,7 @@ def test_a_job_that_lacks_the_nodes_memory_keeps_its_gpu_and_later_ones_wait() -
     later = node.submits("bob", gpus=1)
     small = node.submits("bob", gpus=0, host_memory_bytes=GIB)
     assert started(node, first, second, later, small) == [True, False, False, False]
-    assert "jobs of this node reserve 40.0 GiB of host memory of 64.0 GiB" in why(node, second)
+    assert "jobs of this node reserve 40 GiB of host memory of 64 GiB" in why(node, second)
     node.restart()
     assert started(node, second, later, small) == [False, False, False]
     node.begins(first or "")
@@ -69,7 +69,7 @@ def test_a_job_that_lacks_the_nodes_memory_keeps_its_gpu_and_later_ones_wait() -
     ("env", "more", "code", "says"),
     [
         ("alice", {"cpus": 7}, DenyCode.OVER_QUOTA, "quota set alice --cpus"),
-        ("alice", {"host_memory_bytes": 49 * GIB}, DenyCode.OVER_QUOTA, "48.0 GiB"),
+        ("alice", {"host_memory_bytes": 49 * GIB}, DenyCode.OVER_QUOTA, "49 GiB of host memory"),
         ("bob", {"cpus": 9}, DenyCode.MORE_THAN_NODE, "this node has 8 CPUs"),
         ("bob", {"host_memory_bytes": 65 * GIB}, DenyCode.MORE_THAN_NODE, "--host-memory"),
     ],
@@ -82,6 +82,15 @@ def test_what_never_fits_is_refused(
     (answer,) = node.of(SubmitAnswered)
     assert answer.code is code
     assert says in answer.reason
+
+
+def test_a_small_amount_has_its_own_unit() -> None:
+    node = node_of(1)
+    node.quota("alice", 1, host_memory_bytes=20 << 20)
+    first, second = (node.submits("alice", gpus=0, host_memory_bytes=12 << 20) for _ in range(2))
+    assert started(node, first, second) == [True, False]
+    said = "needs 12 MiB of host memory; jobs of alice reserve 12 MiB of host memory of 20 MiB"
+    assert said in why(node, second)
 
 
 def test_defaults_per_gpu_are_off_until_set_and_within_the_quota() -> None:
