@@ -46,19 +46,16 @@ def test_a_filter_takes_the_jobs_that_are_shown_as_stalled(make_manager: Make, o
     node = make_manager(simulate="2x8GiB", environment=BRISK)
     node.quota("alice", 2)
     events = node.events()
-    stopped, running = (
-        submit(node, "alice", "--gpus", "1", script=f"exec {HOLD} -b {GIB} -s 60") for _ in range(2)
-    )
-    pids = {}
-    for _ in (stopped, running):
-        joined = events.expect("task.joined")
-        pids[joined["task"]] = joined["pid"]
+    stopped = submit(node, "alice", "--gpus", "1", script=f"exec {HOLD} -b {GIB} -s 60")
+    pid = events.expect("task.joined")["pid"]
+    running = submit(node, "alice", "--gpus", "1", script="exec sleep 60")  # beats come from clients
+    events.expect("job.started", job=running)
     (task,) = [row for row in node.status()["tasks"] if row["job"] == stopped]
-    os.kill(pids[task["id"]], signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
     events.expect("task.stalled", task=task["id"])
     nodemgr(node, *order.split(), "--state", "stalled")
     with contextlib.suppress(ProcessLookupError):  # the supervisor's SIGCONT came first
-        os.kill(pids[task["id"]], signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
     events.expect("job.withdrawn", job=stopped)
     assert [row["job"] for row in node.status()["tasks"]] == [running]
     nodemgr(node, "queue", "withdraw", running)

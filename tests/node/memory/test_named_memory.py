@@ -171,7 +171,9 @@ def test_a_range_beside_a_task_that_named_nothing(node: Manager) -> None:
     assert 4 < wide.most() <= 5
     assert not other.takes(0.5)
     wide.ends()
-    assert other.most() > 4, "the range has ended"
+    while not other.takes(1 / 8):
+        pass  # its limit grows when the manager has noticed the end
+    assert other.most() > 4 - 1 / 8, "the range has ended"
     other.ends()
 
 
