@@ -12,6 +12,7 @@ import pytest
 
 from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger.native_ledger import ROWS, SLOTS, Ledger, LedgerError, SlotState
+from tests.support.processes import lasting_fds, open_fds
 
 GIB = 1 << 30
 OK, OVER, FENCED, STALLED = lib.NM_OK, lib.NM_OVER, lib.NM_FENCED, lib.NM_STALLED
@@ -396,9 +397,9 @@ def test_what_is_no_ledger_is_not_adopted(ledger: Ledger, tmp_path) -> None:
 
 
 def test_descriptors_are_high_and_close_on_exec_and_given_back() -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = lasting_fds()
     ledger = Ledger.create()
     assert all(fd >= 40 and not os.get_inheritable(fd) for fd in ledger.fds)
     ledger.close()
     ledger.close()
-    assert set(os.listdir("/proc/self/fd")) <= before | {str(max(map(int, before)))}
+    assert open_fds() <= before | {max(before)}

@@ -48,7 +48,7 @@ def test_a_filter_takes_the_jobs_that_are_shown_as_stalled(make_manager: Make, o
     events = node.events()
     stopped = submit(node, "alice", "--gpus", "1", script=f"exec {HOLD} -b {GIB} -s 60")
     pid = events.expect("task.joined")["pid"]
-    running = submit(node, "alice", "--gpus", "1", script="exec sleep 60")  # beats come from clients
+    running = submit(node, "alice", "--gpus", "1", script="exec sleep 60")  # no client, no beat
     events.expect("job.started", job=running)
     (task,) = [row for row in node.status()["tasks"] if row["job"] == stopped]
     os.kill(pid, signal.SIGSTOP)

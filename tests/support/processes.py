@@ -1,4 +1,4 @@
-"""The facts that psutil tells of other processes, as the tests ask for it.
+"""The facts that psutil tells of other processes, as the tests ask for it; our own descriptors.
 
 Knows: PIDs. Must not know: nodemgr. A test of the start time in clock ticks, of a file in /proc or
 of a thread reads /proc itself.
@@ -7,6 +7,8 @@ of a thread reads /proc itself.
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 from collections.abc import Iterable, Sequence
 
 import psutil
@@ -51,3 +53,15 @@ def with_command(words: Sequence[str]) -> list[int]:
         for process in psutil.process_iter(["cmdline"])
         if (process.info["cmdline"] or [])[: len(words)] == list(words)
     ]
+
+
+def open_fds() -> set[int]:
+    """This process's."""
+    numbers = os.listdir("/proc/self/fd")
+    return {int(each) for each in numbers if os.path.lexists(f"/proc/self/fd/{each}")}
+
+
+def lasting_fds() -> set[int]:
+    """Without those of an earlier test's garbage, which may go at any time."""
+    gc.collect()
+    return open_fds()

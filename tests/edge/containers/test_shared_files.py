@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr.edge.containers.shared_files import OpenFiles, files_below
+from tests.support.processes import lasting_fds, open_fds
 
 LEASE = """
 import fcntl, os, sys
@@ -38,11 +39,11 @@ def test_no_process_gets_a_write_lease(tmp_path: Path) -> None:
         path.write_bytes(b"" if path.name == "empty" else b"content")
     if not takes_lease(paths[0]):
         pytest.skip("no leases on this file system")
-    before = os.listdir("/proc/self/fd")
+    before = lasting_fds()
     kept = OpenFiles()
     for _ in range(2):
         kept.keep(files_below([tmp_path]))
-    assert os.listdir("/proc/self/fd") == before
+    assert open_fds() == before
     assert [takes_lease(path) for path in paths] == [False, False]
     maps = Path("/proc/self/maps").read_text()
     assert maps.count(str(tmp_path)) == 2, "each file once"

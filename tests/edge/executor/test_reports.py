@@ -27,6 +27,7 @@ from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.executor.local import MOST_UNWRITTEN, NodeFactory
 from nodemgr.edge.kernel.processes import process_key, start_ticks
 from nodemgr.edge.rpc.operation import OperationError
+from tests.support.processes import lasting_fds, open_fds
 
 NAME, PLACE = ("j1", 1), "box"
 
@@ -92,11 +93,11 @@ def test_a_claim_that_fails_keeps_no_descriptor(
         raise OSError(24, "too many open files")
 
     os.close(factory.claimed(NAME, PLACE, session).order)
-    before = set(os.listdir("/proc/self/fd"))
+    before = lasting_fds()
     monkeypatch.setattr(local, "new_sheet", exhausted)
     with pytest.raises(OperationError, match="too many open files"):
         factory.claimed(NAME, PLACE, session)
-    assert len(set(os.listdir("/proc/self/fd")) - before) == 0
+    assert len(open_fds() - before) == 0
     with pytest.raises(OperationError):  # there is no sheet to read
         factory.reported(NAME, session, "OUTPUT", {"at": 0, "size": 1}, lambda _: None)
 

@@ -21,6 +21,7 @@ from tests.core.forecast.test_learning import ended
 from tests.core.forecast.trainings import text, weights
 from tests.edge.forecast.priorities import AT_USUAL_PRIORITY
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.processes import lasting_fds, open_fds
 
 ROWS = ended(learning.LEAST_SAMPLES)
 
@@ -137,12 +138,12 @@ def test_a_training_without_descriptors_leaves_no_process(
         begun.append(pid)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    before = set(os.listdir("/proc/self/fd"))
+    before = lasting_fds()
     monkeypatch.setattr(os, "pidfd_open", none_left)
     training.trainer.begin()
     monkeypatch.undo()
     assert training.trainer.pid is None
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_fds() == before
     with pytest.raises(ProcessLookupError):
         os.kill(begun[0], 0)
     assert "Too many open files" in capfd.readouterr().err

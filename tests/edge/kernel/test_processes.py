@@ -32,7 +32,7 @@ from nodemgr.edge.kernel.processes import (
 )
 from tests.edge.hub import settle, turn
 from tests.support.limits import WAIT_LIMIT_S
-from tests.support.processes import children
+from tests.support.processes import children, lasting_fds, open_fds
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def test_a_peer_that_died_is_no_peer() -> None:
     )
     subprocess.run([sys.executable, "-c", program, listener.getsockname()[1:].decode()], check=True)
     accepted, _ = listener.accept()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(lasting_fds())
     with pytest.raises(PeerGone, match="ended before it could be identified"):
         identify_peer(accepted, peer_credentials(accepted))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_fds()) == before
     accepted.close()
     listener.close()
 
@@ -254,18 +254,18 @@ def test_a_pidfd_lives_as_long_as_somebody_needs_it(
 ) -> None:
     table = ProcessTable(loop)
     key = key_of(sleeping.pid)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(lasting_fds())
     for _ in range(2):
         identity = identify(key)
         assert identity is not None
         table.hold(identity)
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert len(open_fds()) == before + 1
     table.watch(key, lambda key: None)
     table.drop(key)
     table.drop(key)
     assert table.is_watched(key)
     table.unwatch(key)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_fds()) == before
     table.close()
 
 

@@ -30,6 +30,7 @@ from nodemgr.edge.ledger.registry import (
     Slot,
     file_id,
 )
+from tests.support.processes import lasting_fds, open_fds
 
 GIB = 2**30
 HOLDER = """
@@ -170,10 +171,10 @@ def test_a_prepared_ledger_is_the_one_that_is_opened_and_is_not_stored_again(wor
 
 
 def test_a_prepared_ledger_whose_commit_failed_is_dropped(world: World) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(lasting_fds())
     refused = world.ledgers.prepare("alice")
     world.ledgers.drop_prepared()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_fds()) == before
     opened(world)
     assert world.remembered["alice"] != refused
 
@@ -195,11 +196,11 @@ def test_a_ledger_that_cannot_be_remembered_is_not_used() -> None:
         raise OSError("no store")
 
     ledgers = Ledgers(forgetful)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(lasting_fds())
     with pytest.raises(OSError, match="no store"):
         ledgers.open("alice")
     assert "alice" not in ledgers
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_fds()) == before
 
 
 @pytest.mark.parametrize("how", ["open", "mapped"])
@@ -211,11 +212,11 @@ def test_after_a_restart_a_living_process_shows_it(world: World, how: str) -> No
     ledger.set_slot(3, 0, SlotState.LIVE)
     pid = world.holder(ledger, how)
     world.restart()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(lasting_fds())
     assert world.ledgers.adopt_from_processes(
         "alice", world.remembered["alice"], [4_194_304, os.getpid(), pid]
     )
-    assert len(os.listdir("/proc/self/fd")) == before + 2
+    assert len(open_fds()) == before + 2
     found = world.ledgers.get("alice")
     assert found is not None
     assert found.slot_generation(3) == 0
@@ -247,11 +248,11 @@ def test_a_strangers_ledger_is_not_taken(world: World) -> None:
     files = world.remembered["alice"]
     world.restart()
     forged = Ledger.create()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(lasting_fds())
     assert not world.ledgers.adopt("alice", files, [os.dup(fd) for fd in forged.fds])
     assert not world.ledgers.adopt("alice", files, [os.open("/dev/null", os.O_RDONLY)])
     assert not world.ledgers.adopt("alice", files, [])
-    assert len(os.listdir("/proc/self/fd")) == before, "what is not taken is closed"
+    assert len(open_fds()) == before, "what is not taken is closed"
     assert not world.ledgers.adopt_from_processes("alice", files, [world.holder(forged)])
     forged.close()
 
