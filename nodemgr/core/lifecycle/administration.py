@@ -5,6 +5,9 @@ Knows: the effect of a change on holders and waiters. Must not know: the users t
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from nodemgr.core.lifecycle import gpu_records, job_actions, jobs, leasing, waiting
 from nodemgr.core.model import effects, messages
 from nodemgr.core.model.causes import LeaseEnd
@@ -118,7 +121,9 @@ def gpus_changed(draft: Draft, event: GpusChanged, now_ns: int) -> None:
     it is back, no request is given it, and its env's `used` does not count it.
     """
     seen = {gpu.uuid: gpu for gpu in event.gpus}
+    before = set(draft.gpus)
     any_answers = any(gpu.healthy for gpu in event.gpus)
+    lost: list[Gpu] = []
     for known in list(draft.gpus.values()):
         now = seen.get(known.uuid)
         healthy = now is not None and now.healthy
@@ -133,17 +138,18 @@ def gpus_changed(draft: Draft, event: GpusChanged, now_ns: int) -> None:
             draft.wake_scheduler()
         if healthy != known.healthy:
             _publish_health(draft, changed)
-            if any_answers and not healthy and not known.drained:
-                # all at once is the driver's end, and a drained one may be taken out on purpose
-                gpu_records.vanished(draft, changed, now_ns, event.wall_ns)
             if not healthy:
-                jobs.blame(draft, changed.uuid, now_ns, event.wall_ns)
-    for gpu in event.gpus:
-        if gpu.uuid not in draft.gpus:
-            _add(draft, gpu)
-            gpu_records.begin(draft, gpu.uuid, now_ns, event.wall_ns)
-    for uuid in [uuid for uuid in draft.gpus if uuid not in draft.gpu_records]:
-        gpu_records.begin(draft, uuid, now_ns, event.wall_ns)  # of an older version's store
+                lost.append(changed)
+    # all at once is the driver's end, and a drained one may be taken out on purpose
+    failed = [gpu for gpu in lost if any_answers and not gpu.drained]
+    gpu_records.vanished(draft, failed, now_ns, event.wall_ns)
+    for gpu in lost:
+        jobs.blame(draft, gpu.uuid, now_ns, event.wall_ns)
+    _add(draft, [gpu for uuid, gpu in seen.items() if uuid not in draft.gpus])
+    # those without a record are new ones, or of an older version's store
+    new = [uuid for uuid in draft.gpus if uuid not in draft.gpu_records or uuid not in before]
+    if new:
+        gpu_records.begin(draft, new, now_ns, event.wall_ns)
 
 
 def _publish_health(draft: Draft, gpu: Gpu) -> None:
@@ -158,18 +164,22 @@ def _publish_health(draft: Draft, gpu: Gpu) -> None:
             jobs.gpu_lost(draft, draft.jobs[task.job_id], gpu.uuid)
 
 
-def _add(draft: Draft, gpu: Gpu) -> None:
-    """Add an unknown GPU: its index is a row of the ledgers, so no other GPU may have it."""
-    taken = {known.index: known for known in draft.gpus.values()}
-    before = taken.get(gpu.index)
-    index = gpu.index
-    if before is not None and _replaceable(draft, before):
-        draft.gpus.drop(before.uuid)
-        gpu_records.forget(draft, before.uuid)
-    elif before is not None:
-        index = next(free for free in range(len(taken) + 1) if free not in taken)
-    draft.put_gpu(replace(gpu, index=index))
-    draft.wake_scheduler()
+def _add(draft: Draft, gpus: Sequence[Gpu]) -> None:
+    """Add unknown GPUs: an index is a row of the ledgers, so no other GPU may have it."""
+    taken = {known.index: known for known in draft.gpus.values()} if gpus else {}
+    free = (index for index in itertools.count() if index not in taken)
+    gone: list[Uuid] = []
+    for gpu in gpus:
+        added, before = gpu, taken.get(gpu.index)
+        if before is not None and _replaceable(draft, before):
+            draft.gpus.drop(before.uuid)
+            gone.append(before.uuid)
+        elif before is not None:
+            added = replace(gpu, index=next(free))
+        draft.put_gpu(added)
+        taken[added.index] = added
+        draft.wake_scheduler()
+    gpu_records.forget(draft, gone)
 
 
 def _replaceable(draft: Draft, gpu: Gpu) -> bool:

@@ -21,7 +21,19 @@ _HIDDEN = str(messages.ANOTHERS_ATTEMPT_FAILED())
 def of_gpu(draft: Draft, uuid: Uuid) -> list[Failure]:
     """The failures of the GPU that count, the oldest first."""
     found = [row for row in draft.failures.values() if row.uuid == uuid]
-    return sorted(found, key=lambda row: int(row.failure_id[1:]))
+    return sorted(found, key=_number)
+
+
+def by_gpu(draft: Draft) -> dict[Uuid, list[Failure]]:
+    """The same of each GPU that has some, in one look at the failures."""
+    found: dict[Uuid, list[Failure]] = {}
+    for row in sorted(draft.failures.values(), key=_number):
+        found.setdefault(row.uuid, []).append(row)
+    return found
+
+
+def _number(row: Failure) -> int:
+    return int(row.failure_id[1:])
 
 
 def evidence_for(state: State, row: Failure, env: str | None) -> tuple[str, ...]:

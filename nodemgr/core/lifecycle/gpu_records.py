@@ -11,9 +11,11 @@ not know: NVML, which XID is one of the hardware (core/placement/xids.py), the o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.lifecycle import jobs, leasing
-from nodemgr.core.lifecycle.failure_rows import of_gpu
+from nodemgr.core.lifecycle.failure_rows import by_gpu, of_gpu
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     BY_MANAGER,
@@ -51,15 +53,16 @@ MAX_AWAY = 64
 # The records.
 
 
-def begin(draft: Draft, uuid: Uuid, now_ns: int, wall_ns: int) -> None:
-    """A GPU is seen for the first time, or comes back after a restart without it."""
+def begin(draft: Draft, uuids: Sequence[Uuid], now_ns: int, wall_ns: int) -> None:
+    """These GPUs are seen for the first time, or come back after a restart without them."""
     service_ns = _stamp(draft, now_ns)
-    known = draft.gpu_records.get(uuid)
-    if known is None:
-        draft.gpu_records.put(uuid, GpuRecord(uuid, service_ns, wall_ns))
-        _bound(draft)
-    elif known.drained_by:
-        draft.put_gpu(replace(draft.gpus[uuid], drained=True))
+    for uuid in uuids:
+        known = draft.gpu_records.get(uuid)
+        if known is None:
+            draft.gpu_records.put(uuid, GpuRecord(uuid, service_ns, wall_ns))
+        elif known.drained_by:
+            draft.put_gpu(replace(draft.gpus[uuid], drained=True))
+    _bound(draft)
     estimate(draft, now_ns)
 
 
@@ -67,15 +70,16 @@ def _bound(draft: Draft) -> None:
     """Forgets the GPUs that have been away the longest."""
     away = [row for row in draft.gpu_records.values() if row.uuid not in draft.gpus]
     away.sort(key=lambda row: row.since_service_ns)
-    for record in away[: max(0, len(away) - MAX_AWAY)]:
-        forget(draft, record.uuid)
+    forget(draft, [record.uuid for record in away[: max(0, len(away) - MAX_AWAY)]])
 
 
-def forget(draft: Draft, uuid: Uuid) -> None:
-    """Another GPU has its index."""
-    for row in of_gpu(draft, uuid):
+def forget(draft: Draft, uuids: Sequence[Uuid]) -> None:
+    """Other GPUs have their indices, or they have been away for long."""
+    gone = frozenset(uuids)
+    for row in [row for row in draft.failures.values() if row.uuid in gone]:
         draft.failures.drop(row.failure_id)
-    draft.gpu_records.drop(uuid)
+    for uuid in uuids:
+        draft.gpu_records.drop(uuid)
 
 
 def _stamp(draft: Draft, now_ns: int) -> int:
@@ -133,14 +137,22 @@ def fault(draft: Draft, event: GpuFault, now_ns: int) -> None:
     gpu = draft.gpus.get(event.uuid)
     if gpu is None:
         return
-    if _record(draft, gpu, event.kind, event.detail, now_ns, event.wall_ns):
+    known = of_gpu(draft, gpu.uuid)
+    if _record(draft, gpu, known, event.kind, event.detail, now_ns, event.wall_ns):
         _notify(draft, gpu, event.detail)
+    estimate(draft, now_ns)
     jobs.blame(draft, gpu.uuid, now_ns, event.wall_ns)
 
 
-def vanished(draft: Draft, gpu: Gpu, now_ns: int, wall_ns: int) -> None:
-    """The driver shows others, and no longer this one. Its tasks are told of the loss."""
-    _record(draft, gpu, FailureKind.VANISHED, messages.VANISHED(), now_ns, wall_ns)
+def vanished(draft: Draft, gpus: Sequence[Gpu], now_ns: int, wall_ns: int) -> None:
+    """The driver shows others, and no longer these. Their tasks are told of the loss."""
+    if not gpus:
+        return
+    known = by_gpu(draft)
+    for gpu in gpus:
+        rows = known.get(gpu.uuid, [])
+        _record(draft, gpu, rows, FailureKind.VANISHED, messages.VANISHED(), now_ns, wall_ns)
+    estimate(draft, now_ns)
 
 
 def report(draft: Draft, event: ReportFailure, now_ns: int) -> None:
@@ -153,14 +165,17 @@ def report(draft: Draft, event: ReportFailure, now_ns: int) -> None:
         if event.note
         else messages.REPORTED_FAILURE_PLAINLY(by=event.by)
     )
-    _record(draft, gpu, FailureKind.REPORTED, line, now_ns, event.wall_ns, by=event.by)
+    known = of_gpu(draft, gpu.uuid)
+    _record(draft, gpu, known, FailureKind.REPORTED, line, now_ns, event.wall_ns, by=event.by)
     _notify(draft, gpu, line)
+    estimate(draft, now_ns)
     jobs.blame(draft, gpu.uuid, now_ns, event.wall_ns)
 
 
 def _record(
     draft: Draft,
     gpu: Gpu,
+    known: list[Failure],
     kind: FailureKind,
     detail: str,
     now_ns: int,
@@ -168,9 +183,11 @@ def _record(
     *,
     by: str = "",
 ) -> bool:
-    """Records the evidence. Returns whether it is a new failure."""
+    """Records the evidence beside the GPU's `known` failures. Returns whether it is a new one.
+
+    The caller writes the outlook (estimate).
+    """
     service_ns, line = _stamp(draft, now_ns), detail[:MAX_EVIDENCE_CHARACTERS]
-    known = of_gpu(draft, gpu.uuid)
     last = known[-1] if known else None
     if last is not None and not by and service_ns - last.last_service_ns < FAILURE_GAP_NS:
         evidence = last.evidence
@@ -178,21 +195,17 @@ def _record(
             evidence = (*evidence, line)
         grown = replace(last, evidence=evidence, last_service_ns=service_ns)
         draft.failures.put(last.failure_id, grown)
-        estimate(draft, now_ns)
         if kind is not FailureKind.VANISHED:
             _notify(draft, gpu, line, since_service_ns=last.last_service_ns)
         return False
     for row in known[: max(0, len(known) + 1 - MAX_FAILURES)]:
         draft.failures.drop(row.failure_id)
     failure_id = f"f{draft.count(FAILURES)}"
-    draft.failures.put(
-        failure_id,
-        Failure(failure_id, gpu.uuid, kind, wall_ns, service_ns, (line,), service_ns, by),
-    )
-    estimate(draft, now_ns)
+    new = Failure(failure_id, gpu.uuid, kind, wall_ns, service_ns, (line,), service_ns, by)
+    draft.failures.put(failure_id, new)
     more = {"kind": kind.value, "evidence": line, "by": by}
     draft.publish("gpu.failed", {**_facts(draft, gpu), "failure": failure_id, **more})
-    _check_flapping(draft, gpu, service_ns)
+    _check_flapping(draft, gpu, [*known[-MAX_FAILURES + 1 :], new], service_ns)
     return True
 
 
@@ -215,9 +228,9 @@ def _notify(draft: Draft, gpu: Gpu, evidence: str, *, since_service_ns: int = -1
             jobs.gpu_lost(draft, draft.jobs[task.job_id], gpu.uuid)
 
 
-def _check_flapping(draft: Draft, gpu: Gpu, service_ns: int) -> None:
+def _check_flapping(draft: Draft, gpu: Gpu, known: list[Failure], service_ns: int) -> None:
     limit = draft.config.drain_failures
-    late = [row for row in of_gpu(draft, gpu.uuid) if service_ns - row.service_ns < FLAPPING_NS]
+    late = [row for row in known if service_ns - row.service_ns < FLAPPING_NS]
     if not limit or len(late) < limit or draft.gpus[gpu.uuid].drained:
         return
     why = messages.FAILED_REPEATEDLY(count=len(late))
