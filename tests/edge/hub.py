@@ -10,6 +10,7 @@ from nodemgr.core.model.entities import ConnectionId, ProcessKey
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.kernel.processes import Credentials, Identity
 from nodemgr.edge.rpc.wire import Fields
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.packets import Packet
 
 
@@ -53,7 +54,7 @@ class StubHub:
 
 
 def turn(
-    loop: asyncio.AbstractEventLoop, until: Callable[[], object], timeout_s: float = 10.0
+    loop: asyncio.AbstractEventLoop, until: Callable[[], object], timeout_s: float = WAIT_LIMIT_S
 ) -> None:
     """Runs the loop until something holds; fails where it never does."""
 

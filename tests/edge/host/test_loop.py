@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from nodemgr.edge.host.loop import SwallowingSelector, new_loop
+from tests.support.limits import WAIT_LIMIT_S
 
 
 class World:
@@ -176,7 +177,7 @@ def test_asyncio_streams_work_on_it(world: World) -> None:
     async def talk() -> bytes:
         server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        data = await asyncio.wait_for(reader.read(), 5)
+        data = await asyncio.wait_for(reader.read(), WAIT_LIMIT_S)
         writer.close()
         server.close()
         return data

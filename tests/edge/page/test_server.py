@@ -8,6 +8,7 @@ import itertools
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,8 +70,9 @@ async def end_of(sock: socket.socket) -> None:
 def test_a_viewer_that_never_reads_is_dropped_and_slows_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    now_s = [0.0]
     monkeypatch.setattr(viewers, "PERIOD_S", 0.005)
-    monkeypatch.setattr(viewers, "DROP_S", 0.3)
+    monkeypatch.setattr(viewers, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
 
     async def script(deaf: socket.socket) -> None:
         page = Page(BigViews(), PageSettings((), "/"), {})
@@ -80,13 +82,17 @@ def test_a_viewer_that_never_reads_is_dropped_and_slows_nobody(
         reader = Reader()
         reading = asyncio.ensure_future(reader.run(address))
         await until(lambda: reader.events >= 3)
+        ((other,),) = (group.viewers for group in page.viewers._groups.values())
         deaf.setblocking(False)
         await asyncio.get_running_loop().sock_connect(deaf, address)
         await asyncio.get_running_loop().sock_sendall(deaf, REQUEST)
         await until(lambda: len(page.viewers) == 2)
+        ((stuck,),) = (group.viewers - {other} for group in page.viewers._groups.values())
         seen = reader.events
+        await until(lambda: reader.events > seen + 2 and other.is_ready() and not stuck.is_ready())
+        now_s[0] += viewers.DROP_S + 1
         await until(lambda: len(page.viewers) == 1)
-        assert reader.events > seen, "the other one was sent its events meanwhile"
+        assert [group.viewers for group in page.viewers._groups.values()] == [{other}]
         await end_of(deaf)
         seen = reader.events
         await until(lambda: reader.events >= seen + 3)

@@ -175,6 +175,8 @@ class Share:
     def __init__(self, directory: Path) -> None:
         self.loop = asyncio.new_event_loop()
         self.clock = SimulatedClock()
+        self.turned = 0
+        self.loop.time = self._time_s  # type: ignore[method-assign]
         self.done = 0
         self.path = directory / "views"
         self.listener = socket.socket(socket.AF_UNIX)
@@ -188,6 +190,10 @@ class Share:
         self.clock.advance(REQUEST_NS)
         return ""
 
+    def _time_s(self) -> float:
+        """The loop's timers know the time of the requests, and a moment in each turn."""
+        return self.clock.monotonic_ns() / 1e9 + self.turned / 1e6
+
     def peer(self) -> socket.socket:
         peer = socket.socket(socket.AF_UNIX)
         peer.connect(str(self.path))
@@ -200,6 +206,7 @@ class Share:
         found = []
         for _ in range(number):
             before = self.done
+            self.turned += 1
             self.loop.run_until_complete(asyncio.sleep(0))
             found.append(self.done - before)
         return found
