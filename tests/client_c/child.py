@@ -53,7 +53,7 @@ def begin(gpus: int = -1, memory: int = -1, wait_ms: int = -1, command: str | No
     ]
 
 
-def poll(timeout_ms: int = 20_000) -> list[str]:
+def poll(timeout_ms: int = 300_000) -> list[str]:
     return named(library.nodemgr_poll(timeout_ms, line, len(line)))
 
 
@@ -90,7 +90,7 @@ def lease() -> dict[str, str] | None:
 
 
 def ask(
-    what: str, argument: str | None = None, size: int = 1 << 16, timeout_ms: int = 20_000
+    what: str, argument: str | None = None, size: int = 1 << 16, timeout_ms: int = 300_000
 ) -> list[object]:
     text = ctypes.create_string_buffer(size)
     length = library.nodemgr_ask(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.client_c.manager import Env, Manager, UdpManager
+from tests.client_c.manager import Env, Manager, UdpManager, said
 from tests.support.limits import WAIT_LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,8 +51,7 @@ class Child:
 
     def line(self) -> str:
         """The next line that it says to the user."""
-        assert self.process.stderr is not None
-        return self.process.stderr.readline().rstrip("\n")
+        return said(self.process.stderr)
 
     def rest(self) -> list[str]:
         """Its other output to the user, to its end."""

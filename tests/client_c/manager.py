@@ -6,6 +6,7 @@ wire's own bytes (nodemgr.edge.rpc.wire), so that both ends of it are tried at o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -13,7 +14,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from nodemgr._native import lib
 from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
@@ -25,6 +26,8 @@ GPUS = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(4
 GPU_BYTES = 80 << 30
 AFTER_LOSS = "; what this process holds stays, new allocations are refused"
 """The text for the user behind the reason of a FENCE, which names the remedy."""
+AWAY = "nodemgr: no answer from the manager at "
+"""A holder says so after five seconds of silence, as a test on a busy machine may take."""
 
 
 @dataclass
@@ -106,6 +109,14 @@ class Speaker(Protocol):
     def line(self) -> str: ...
 
 
+def said(stderr: IO[str] | None) -> str:
+    """The next line that a process says to its user, but for those of a silent manager."""
+    assert stderr is not None
+    while (line := stderr.readline()).startswith(AWAY):
+        pass
+    return line.rstrip("\n")
+
+
 class Connection:
     """One accepted client."""
 
@@ -147,6 +158,14 @@ class Connection:
 
     def grant(self, request: Packet, books: Books, **changes: wire.Value) -> None:
         self.send("GRANT", fds=books.ledger.fds, **grant_fields(request, **changes))
+
+    def reply(self, verb: str, **fields: wire.Value) -> None:
+        """The answer to a CANCEL or RELEASE: the client waits for it for half a second, and leaves.
+
+        A test on a busy machine may come later.
+        """
+        with contextlib.suppress(ConnectionError):
+            self.send(verb, **fields)
 
     def settle(self, process: Speaker) -> None:
         """Returns when the process has read all that was sent to it."""
@@ -191,7 +210,11 @@ class UdpManager:
         self.socket.settimeout(WAIT_LIMIT_S)
         self.peer: tuple[str, int] | None = None
         (env.directory / "key").write_text(self.key.hex())
-        env.write(address=f"udp:127.0.0.1:{self.socket.getsockname()[1]}", key="key")
+        env.write(
+            address=f"udp:127.0.0.1:{self.socket.getsockname()[1]}",
+            key="key",
+            timeout_ms=str(int(WAIT_LIMIT_S * 1_000)),  # until then it uses one socket
+        )
 
     def read(self) -> Packet:
         data, self.peer = self.socket.recvfrom(2048)

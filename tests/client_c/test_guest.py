@@ -30,6 +30,7 @@ from tests.client_c.manager import (
     Manager,
     UdpManager,
     grant_fields,
+    said,
 )
 from tests.conftest import ROOT
 from tests.support.limits import WAIT_LIMIT_S
@@ -80,8 +81,7 @@ class Guest:
         return result, number
 
     def line(self) -> str:
-        assert self.process.stderr is not None
-        return self.process.stderr.readline().rstrip("\n")
+        return said(self.process.stderr)
 
     def finish(self) -> tuple[int, str]:
         assert self.process.stdin is not None
@@ -255,7 +255,7 @@ def test_an_earlier_leases_memory_is_freed_there(manager: Manager, start: Start)
     client = acquired(guest, manager, books)
     assert guest.charge(0, 3 << 30) == (OK, 1)
     guest.start("release")
-    client.send("ACK", rid=client.expect("RELEASE").number("rid"))
+    client.reply("ACK", rid=client.expect("RELEASE").number("rid"))
     guest.answer()
     books.ledger.set_slot(5, 0, SlotState.LIVE)
     acquired(guest, manager, books, slot=5, lease="t2")
@@ -411,7 +411,7 @@ def test_every_lease_of_a_process_is_remembered(manager: Manager, start: Start) 
         client = acquired(guest, manager, books)
         assert guest.charge(0, 4096) == (OK, number)
         guest.start("release")
-        client.send("ACK", rid=client.expect("RELEASE").number("rid"))
+        client.reply("ACK", rid=client.expect("RELEASE").number("rid"))
         assert guest.answer() == ["0"]
         client.closes()
     assert books.ledger.used(0) == 70 * 4096
@@ -474,7 +474,8 @@ def test_a_line_that_a_terminal_would_cut_stands_whole_above_its_clock(
     texts = ("x" * 300, "y" * 300)
     *drawn, last = on_terminal(manager, start, texts).split(b"\r\x1b[K")
     whole = [line for line in drawn if line.endswith(b"\r\n")]
-    assert whole == [b"nodemgr: " + b"x" * 300 + b"\r\n"]
+    lines = [b"nodemgr: " + letter * 300 + b"\r\n" for letter in (b"x", b"y")]
+    assert whole in (lines[:1], lines), "the second only where it comes a period later"
     clocks = [line for line in drawn if line and line not in whole]
     assert clocks
     for line in clocks:

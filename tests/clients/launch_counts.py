@@ -35,7 +35,10 @@ def _is_turns(path: Path) -> bool:
 
 
 def _of_file(path: Path) -> int:
-    fd = os.open(path, os.O_RDONLY)
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # closed meanwhile
+        return 0
     try:
         turns = os.pread(fd, ROWS_OFFSET + ROW_BYTES * lib.NM_LAUNCH_SLOTS, 0)
     finally:

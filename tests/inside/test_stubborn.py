@@ -27,7 +27,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LocalManager, Box]]:
     """A manager in this process that is short of patience, and a box."""
     monkeypatch.setattr(local, "GRACE_MS", 100)
     monkeypatch.setattr(local, "RELUCTANCE_S", 0.1)
-    monkeypatch.setattr(local, "CLAIM_TIMEOUT_S", 0.3)
     with LocalManager(factory=None) as manager:
         manager.call("quota_set", env="alice", gpus=1)
         factory = manager.daemon.jobs.factory
@@ -91,8 +90,11 @@ def test_its_time_is_no_matter_of_the_wall_clock(
     assert (told["state"], told["exit"], told["why"]) == ("failed", 3, "exit code 3")
 
 
-def test_a_runner_that_hangs_holds_nothing_back(here: tuple[LocalManager, Box]) -> None:
+def test_a_runner_that_hangs_holds_nothing_back(
+    here: tuple[LocalManager, Box], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its order goes back to the queue; when it wakes up it comes again, and the job runs once."""
+    monkeypatch.setattr(local, "CLAIM_TIMEOUT_S", 0.3)
     manager, box = here
     first = box.submit(*CPU, "--hold", "--", "true")
     box.say("queue")

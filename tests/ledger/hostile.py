@@ -172,7 +172,7 @@ def main() -> None:
         hostile.on_its_own,
     ]  # fmt: skip
     end, count = time.monotonic() + seconds, 0
-    while time.monotonic() < end:
+    while count == 0 or time.monotonic() < end:
         hostile.chance.choice(deeds)()
         count += 1
     print("done", count, flush=True)

@@ -101,7 +101,8 @@ class ManagerStub:
             "env": "test", "address": "unix:socket", "acquire": "first-use", "no_gpu": "error",
             "no_manager": "error",
             "gpus": str(len(self.granted or self.uuids)), "node_gpus": str(len(self.uuids)),
-            "beat_ms": "200", "timeout_ms": "5000",
+            "beat_ms": "200",
+            "timeout_ms": str(int(WAIT_LIMIT_S * 1_000)),  # this thread may be late
             "context_bytes": "0",
             **self.settings,
         }  # fmt: skip
@@ -213,6 +214,9 @@ class ManagerStub:
         self._note(seat, decode(packet))
 
     def _bury(self, seat: Seat) -> None:
+        with suppress(OSError):  # what it said before its end
+            while packet := seat.connection.recv(wire.PACKET_BYTES, socket.MSG_DONTWAIT):
+                self._note(seat, decode(packet))
         self.at_death()
         if seat.held:
             self.ledger.clear_slot(seat.slot, seat.generation)

@@ -159,9 +159,9 @@ def test_a_failed_restore_is_final(
 
 
 def resident_bytes(pid: int) -> int:
-    """Anonymous memory of a process."""
+    """Anonymous memory of a process, in the swap or not."""
     rows = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(rows["RssAnon"].split()[0]) * 1024
+    return sum(int(rows[name].split()[0]) for name in ("RssAnon", "VmSwap")) * 1024
 
 
 def test_the_memory_is_host_memory_of_the_process_meanwhile(target: Client, helper: Client) -> None:

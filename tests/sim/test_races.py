@@ -151,7 +151,8 @@ def test_the_books_are_exact_after_any_death(node: SimulatedNode, race: Race) ->
         dying.wait(timeout=WAIT_LIMIT_S)
         books = node.books()[0]
         assert books.of(dying.pid) is None
-        assert 0 <= books.used_bytes <= books.peak_bytes <= GIB
+        # the peak of a sum is written after it, by who raised it or by the next
+        assert 0 <= books.used_bytes <= node.books()[0].peak_bytes <= GIB
         living.append(race(2, 0, seed, 160 * MIB))
 
     for process in living:

@@ -345,13 +345,12 @@ def test_processes_take_turns(node: SimulatedNode, start: StartClient) -> None:
 def test_a_turn_has_the_length_that_was_set(node: SimulatedNode, start: StartClient) -> None:
     node.set_scheduling(0, "time-slicing", 50_000)
     clients = longs(start, node, 2)
-    before = node.times(0)
-    differences = set()
-    while (after := node.times(0)).busy_ns < before.busy_ns + 150_000_000:
+    before, most = node.times(0), 0
+    # seen within a turn, whenever this process itself gets its turns
+    while (after := node.times(0)).busy_ns < before.busy_ns + 150_000_000 or most <= 2_000_000:
         one, other = (after.by_pid[each.pid] - before.by_pid[each.pid] for each in clients)
-        differences.add(abs(one - other))
-    assert max(differences) <= 50_000_000
-    assert max(differences) > 2_000_000
+        most = max(most, abs(one - other))
+    assert most <= 50_000_000
 
 
 def test_fifo_runs_a_kernel_to_its_end(node: SimulatedNode, start: StartClient) -> None:

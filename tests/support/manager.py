@@ -93,6 +93,8 @@ class Manager:
         self.program = program
         self.process: subprocess.Popen[bytes] | None = None
         self._log = b""
+        self._heard = 0
+        """How much of the log was waited for."""
         self._streams: list[Events] = []
         self._programs: list[subprocess.Popen[str]] = []
 
@@ -114,6 +116,7 @@ class Manager:
         if self.supervisor is not None:
             environment |= self.supervisor.environment()
             command, passed = self.supervisor.wrap(command), list(self.supervisor.store.values())
+        self._heard = len(self._log)
         self.process = subprocess.Popen(
             command, cwd=self.folder, env=environment, pass_fds=passed,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -124,12 +127,12 @@ class Manager:
         return self
 
     def wait_for_line(self, text: str, timeout_s: float = WAIT_LIMIT_S) -> None:
-        """Until the manager's stderr holds this text."""
+        """Until the manager's stderr holds this text, behind what was waited for before."""
         assert self.process is not None
         assert self.process.stderr is not None
         deadline = time.monotonic() + timeout_s
-        start = len(self._log)
-        while text.encode() not in self._log[start:]:
+        wanted = text.encode()
+        while (at := self._log.find(wanted, self._heard)) < 0:
             ready, _, _ = select.select(
                 [self.process.stderr], [], [], max(0.0, deadline - time.monotonic())
             )
@@ -140,6 +143,7 @@ class Manager:
                     f" said:\n{self._log.decode(errors='replace')}"
                 )
             self._log += chunk
+        self._heard = at + len(wanted)
 
     @property
     def log(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 import subprocess
@@ -16,6 +17,8 @@ class Program:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.pid = process.pid
+        self._rest = b""
+        """What was read behind the last line."""
 
     def line(self, timeout_s: float = WAIT_LIMIT_S) -> dict[str, Any]:
         """Its next JSON line; what else it prints is passed over.
@@ -23,20 +26,27 @@ class Program:
         Fails with its stderr where it ends or stays silent.
         """
         assert self.process.stdout is not None
-        deadline = time.monotonic() + timeout_s
-        while select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))[
-            0
-        ]:
-            text = self.process.stdout.readline()
-            if not text:
-                raise AssertionError(
-                    "it ended with"
-                    f" {self.process.wait()}:\n{self.process.stderr and self.process.stderr.read()}"
-                )
-            if text.startswith("{"):
-                found: dict[str, Any] = json.loads(text)
+        end = time.monotonic() + timeout_s
+        while True:
+            line, is_whole, rest = self._rest.partition(b"\n")
+            if not is_whole:
+                self._read(max(0.0, end - time.monotonic()))
+                continue
+            self._rest = rest
+            if line.startswith(b"{"):
+                found: dict[str, Any] = json.loads(line)
                 return found
-        raise AssertionError("it says nothing")
+
+    def _read(self, timeout_s: float) -> None:
+        """Past the buffer of its stdout, which select does not know."""
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], timeout_s)[0], "it says nothing"
+        more = os.read(self.process.stdout.fileno(), 65_536)
+        assert more, (
+            f"it ended with {self.process.wait()}:\n"
+            f"{self.process.stderr and self.process.stderr.read()}"
+        )
+        self._rest += more
 
     def go(self) -> None:
         assert self.process.stdin is not None

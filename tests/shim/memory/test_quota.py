@@ -261,9 +261,9 @@ def begun(probe: object) -> None:
     """A lease before the driver is touched, as the import hook gets it."""
     begin = int(probe.tell("resolve", "default", "nodemgr_begin", "-", 0, 0))
     poll = int(probe.tell("resolve", "default", "nodemgr_poll", "-", 0, 0))
-    minus_one = 2**64 - 1
+    minus_one, limit_ms = 2**64 - 1, int(WAIT_LIMIT_S * 1_000)
     probe.tell("call", begin, minus_one, minus_one, minus_one, 0)  # type: ignore[attr-defined]
-    assert probe.tell("call", poll, 5000, 0, 0) == "2"  # type: ignore[attr-defined]
+    assert probe.tell("call", poll, limit_ms, 0, 0) == "2"  # type: ignore[attr-defined]
 
 
 def test_a_late_choice_is_one_out_of_the_lease(make_world: MakeWorld) -> None:
