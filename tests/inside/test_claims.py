@@ -6,6 +6,8 @@ It gets nothing that leads out of the container.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -214,12 +216,17 @@ def test_output_is_taken_once_and_in_its_place(node: Manager, box: Box) -> None:
 
 
 def test_who_cannot_begin_says_why(node: Manager, box: Box) -> None:
-    """Like a supervisor in a container to which the kernel passes no files."""
+    """Like a supervisor in a container to which the kernel passes no files.
+
+    It may have ended when the manager hears it.
+    """
     first = Stranger(box)
     job = begun(node, box, first)
     first("claim", job, "1")
+    os.kill(node.pid, signal.SIGSTOP)
     first("say", "FAILED", job, "1")
     first.end()
+    os.kill(node.pid, signal.SIGCONT)
     told = outcome(node, job)
     assert (told["state"], told["why"]) == ("failed", "its own fault")
 
@@ -258,7 +265,7 @@ def test_a_runner_that_goes_gives_back_what_it_was_told(node: Manager, box: Box)
     job = begun(node, box, first)
     late, events = Stranger(box), node.events(since=None)
     first.end()
-    events.expect("place.down")
+    events.expect("job.unbegun", job=job)
     (row,) = (row for row in queue_rows(node.call) if row["id"] == job)
     assert row["restarts"] == 0
     assert "waits for its container" in row["reason"]

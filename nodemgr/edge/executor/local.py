@@ -536,14 +536,14 @@ class NodeFactory:
         self._writer.record(files.record_path, *attempt_directory.record_line(fact), written)
 
     def failed(
-        self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str
+        self, name: AttemptName, runs_for: str | None, session: Connection, why: str
     ) -> None:
         attempt = self._attempts.get(name)
-        if attempt is None or attempt.place != place:
+        if attempt is None or not attempt.place:
             return
         if attempt.key == session.key:  # its end follows without a reason
             attempt.ended_by = why, Cause.CANNOT_RUN
-        elif is_runner and self._is_open(attempt):
+        elif attempt.place == runs_for and self._is_open(attempt):
             self._lose(attempt, why, Cause.NOT_STARTED)
 
     def _insist(self, attempt: _Attempt, after_ms: int, why: str, cause: Cause) -> None:

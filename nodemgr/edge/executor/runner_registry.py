@@ -70,8 +70,9 @@ class Attempts(Protocol):
         """
 
     def failed(
-        self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str
-    ) -> None: ...
+        self, name: AttemptName, runs_for: str | None, session: Connection, why: str
+    ) -> None:
+        """`runs_for`: the place whose runner says so; None: it is no runner."""
 
 
 class Runners:
@@ -120,26 +121,24 @@ class Runners:
     def received(self, session: Session, verb: str, fields: Fields) -> None:
         rid = client_sessions.rid_of(fields)
         try:
-            place = self._host_of(session)
-            if not place or not isinstance(session, Connection):
+            if not isinstance(session, Connection):
                 raise OperationError(messages.RUNNER_ON_NODE())
+            name = str(fields.get("job")), fields.get("attempt", 0)
             if verb == "RUNNER":
+                place = self._place_of(session)
                 if fields.get("form") != WORDS_FORM:
                     raise OperationError(messages.OLD_RUNNER())
                 self._register(place, session, rid)
-                return
-            name = str(fields.get("job")), fields.get("attempt", 0)
-            if verb == "CLAIM":
-                self._claim(name, place, session, rid)
+            elif verb == "CLAIM":
+                self._claim(name, self._place_of(session), session, rid)
             elif verb in ("RUNNING", "OUTPUT", "ENDED"):
                 self._attempts.reported(
                     name, session, verb, fields, lambda is_done: _acknowledge(session, rid, is_done)
                 )
             else:
                 why = one_line(fields.get("reason", "")) or executor.COULD_NOT_BEGIN()
-                self._attempts.failed(
-                    name, place, session, self._sessions.get(place) is session, why
-                )
+                runs_for = self._host_by_connection.get(session.connection)
+                self._attempts.failed(name, runs_for, session, why)
         except OperationError as error:
             _deny(session, rid, str(error))
 
@@ -149,6 +148,12 @@ class Runners:
             self._leave(place)
 
     # -- inside --
+
+    def _place_of(self, session: Connection) -> str:
+        """Of a living process: what one says of its attempt is heard after its end, too."""
+        if not (place := self._host_of(session)):
+            raise OperationError(messages.RUNNER_ON_NODE())
+        return place
 
     def _register(self, place: str, session: Connection, rid: int) -> None:
         other = self._sessions.get(place)
