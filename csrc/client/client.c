@@ -12,7 +12,10 @@
 #include "client/session.h"
 
 #define ANSWER_NS (NM_SECOND / 2) /* limit for the answer to a CANCEL or RELEASE */
-#define WORD_NS NM_SECOND         /* limit for the manager's reason for a lost lease */
+#ifndef NM_WORD_S
+#define NM_WORD_S 1
+#endif
+#define WORD_NS (NM_WORD_S * NM_SECOND) /* limit for the manager's reason for a lost lease */
 #define STALLED_NS \
     (3 * NM_SECOND) /* limit for the manager to see a stalled slot; it checks once a second */
 #define LOOK_NS (20 * NM_MS)      /* only the slot itself shows that it is live again */

@@ -24,7 +24,7 @@ CLIENT_SOURCES = [path for room in CLIENT_ROOMS for path in sorted((CSRC / room)
 COMPILER = shlex.split(os.environ.get("CC", "cc"))
 FLAGS = (
     "-std=gnu11", "-D_GNU_SOURCE=", "-g", "-O1", "-fPIC", "-fno-omit-frame-pointer", "-Wall",
-    "-Wextra", "-Werror", "-Wstrict-prototypes", "-DNM_LOG_PERIOD_S=1",
+    "-Wextra", "-Werror", "-Wstrict-prototypes", "-DNM_LOG_PERIOD_S=1", "-DNM_WORD_S=60",
 )  # fmt: skip
 HIDDEN = "-fvisibility=hidden"
 """As the library is built: programs of the same units share what is compiled of them."""

@@ -288,6 +288,10 @@ def test_a_refusal_names_the_limit_and_what_to_do(
     assert stderr == ""
 
 
+LATE = " s for the manager at "
+"""In the line of a short wait that was over before the manager of a busy machine could answer."""
+
+
 @SHIM
 @pytest.mark.parametrize("wait", ["0", "1"])
 def test_a_wait_in_vain_says_by_policy_that_the_program_goes_on_on_the_cpu(
@@ -296,19 +300,21 @@ def test_a_wait_in_vain_says_by_policy_that_the_program_goes_on_on_the_cpu(
     node.quota(alice, 1, no_gpu="cpu")
     node.quota(bob, 4)
     holder(start, bob, 4)
-    program = start(
-        alice,
-        """
-        import cupy, json, os
-        try:
-            cupy.first_use()
-        except cupy.cuda_driver.DriverError as error:
-            print(json.dumps([str(error), os.environ["CUDA_VISIBLE_DEVICES"]]))
-        """,
-        shim=shim, NODEMGR_GPUS="1", NODEMGR_WAIT=wait,
-    )  # fmt: skip
-    answer, stderr = ended(program)
-    assert answer == ["CUDA error 100", ""]
+    stderr = LATE
+    while LATE in stderr:
+        program = start(
+            alice,
+            """
+            import cupy, json, os
+            try:
+                cupy.first_use()
+            except cupy.cuda_driver.DriverError as error:
+                print(json.dumps([str(error), os.environ["CUDA_VISIBLE_DEVICES"]]))
+            """,
+            shim=shim, NODEMGR_GPUS="1", NODEMGR_WAIT=wait,
+        )  # fmt: skip
+        answer, stderr = ended(program)
+        assert answer == ["CUDA error 100", ""]
     ends = [
         line
         for line in stderr.splitlines()
@@ -329,9 +335,11 @@ def test_the_same_in_c(node: Manager, alice: str, bob: str, wait: str, start: st
     holding = node.hold(bob, NODEMGR_GPUS="4")
     assert holding.stdout is not None
     assert holding.stdout.readline()
-    _stdout, stderr = node.hold(alice, NODEMGR_GPUS="1", NODEMGR_WAIT=wait).communicate(
-        timeout=WAIT_LIMIT_S
-    )
+    stderr = LATE
+    while LATE in stderr:
+        _, stderr = node.hold(alice, NODEMGR_GPUS="1", NODEMGR_WAIT=wait).communicate(
+            timeout=WAIT_LIMIT_S
+        )
     holding.communicate(timeout=WAIT_LIMIT_S)
     (line,) = (line for line in stderr.splitlines() if line.startswith(start))
     assert line.endswith("; the program continues on the CPU (no_gpu=cpu)")

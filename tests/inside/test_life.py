@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -25,18 +26,31 @@ def named(box: Box, name: str) -> list[int]:
     return processes.named([box.pid, *(process.pid for process in below)], name)
 
 
-def runner_of(box: Box) -> int:
-    (pid,) = named(box, "nodemgr-runner")
+def until_named(box: Box, name: str, *pids: int) -> None:
+    """Until just these are called so: the kernel ends a process some time after its supervisor."""
+    end_s = time.monotonic() + WAIT_LIMIT_S
+    while (found := named(box, name)) != [*pids]:
+        assert time.monotonic() < end_s, found
+        time.sleep(0.01)
+
+
+def only(box: Box, name: str) -> int:
+    """ProcessLookupError: there is none. A child has its parent's name until it becomes another."""
+    end_s = time.monotonic() + WAIT_LIMIT_S
+    while len(found := named(box, name)) > 1 and time.monotonic() < end_s:
+        time.sleep(0.01)
+    if not found:
+        raise ProcessLookupError(name)
+    (pid,) = found
     return pid
+
+
+def runner_of(box: Box) -> int:
+    return only(box, "nodemgr-runner")
 
 
 def supervisor_of(box: Box) -> int:
-    """The only one. The process that becomes the job's program has its name until then."""
-    end_s = time.monotonic() + WAIT_LIMIT_S
-    while len(found := named(box, "nodemgr-job")) > 1 and time.monotonic() < end_s:
-        time.sleep(0.01)
-    (pid,) = found
-    return pid
+    return only(box, "nodemgr-job")
 
 
 def wait(node: Manager, job: str) -> tuple[str, int, str]:
@@ -93,7 +107,7 @@ def test_an_array_and_what_waits_for_it(node: Manager, box: Box) -> None:
         "2\n",
         "7\n",
     ]
-    assert len(named(box, "nodemgr-runner")) == 1
+    assert runner_of(box)
 
 
 def test_who_submits_what_cannot_be_is_told_in_one_line(node: Manager, box: Box) -> None:
@@ -218,7 +232,7 @@ def test_its_supervisor_is_killed(node: Manager, box: Box) -> None:
     os.kill(supervisor, signal.SIGKILL)
     cause, why = interruption(node, job)
     assert (cause, "its supervisor there was killed" in why) == ("container_stopped", True)
-    assert named(box, "sh") == []
+    until_named(box, "sh")
     assert "Traceback" not in node.log
 
 
@@ -240,7 +254,8 @@ def test_a_supervisor_that_is_stopped_cannot_keep_its_job_alive(node: Manager, b
     supervisor = supervisor_of(box)
     os.kill(supervisor, signal.SIGSTOP)
     node.call("job_withdraw", job=job)
-    os.kill(supervisor, signal.SIGCONT)
+    with contextlib.suppress(ProcessLookupError):  # the manager has insisted already
+        os.kill(supervisor, signal.SIGCONT)
     assert wait(node, job)[0] == "withdrawn"
 
 

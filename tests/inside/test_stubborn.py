@@ -17,7 +17,7 @@ from nodemgr.edge.executor import local
 from nodemgr.edge.executor.local import NodeFactory
 from tests.inside.boxes import WAIT_LIMIT_S, Box, outcome
 from tests.inside.test_claims import Stranger
-from tests.inside.test_life import CPU, named, runner_of, supervisor_of
+from tests.inside.test_life import CPU, runner_of, supervisor_of, until_named
 from tests.support.local import LocalManager
 from tests.support.queue_pages import queue_rows
 
@@ -65,15 +65,20 @@ def test_a_supervisor_that_is_stopped_keeps_no_job_alive(here: tuple[LocalManage
     manager.call("job_withdraw", job=job)
     told = outcome(manager, job)
     assert told["state"] == "withdrawn"
-    assert named(box, "sleep") == [box.pid]  # its first process
+    until_named(box, "sleep", box.pid)  # its first process
 
 
 def test_nor_does_it_keep_it_beyond_its_time(here: tuple[LocalManager, Box]) -> None:
     manager, box = here
-    job, _ = stopped_job(manager, box, "--time", "2s", "--max-restarts", "3")
+    for limit in ("2s", "20s", "200s"):
+        try:
+            job, _ = stopped_job(manager, box, "--time", limit, "--max-restarts", "3")
+            break
+        except ProcessLookupError:  # its time was over before it was stopped
+            continue
     told = outcome(manager, job)
     assert (told["state"], told["why"]) == ("failed", "time limit")
-    assert named(box, "sleep") == [box.pid]
+    until_named(box, "sleep", box.pid)
 
 
 def test_its_time_is_no_matter_of_the_wall_clock(

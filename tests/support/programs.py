@@ -18,7 +18,7 @@ class Program:
         self.process = process
         self.pid = process.pid
         self._rest = b""
-        """What was read behind the last line."""
+        """Read already, behind the last line."""
 
     def line(self, timeout_s: float = WAIT_LIMIT_S) -> dict[str, Any]:
         """Its next JSON line; what else it prints is passed over.
