@@ -18,6 +18,7 @@ from nodemgr.core.model.entities import Gpu
 from nodemgr.core.views.gpu_minutes import GpuReading
 from nodemgr.edge.admin.control_client import ControlClient
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
+from nodemgr.edge.gpu import figure_reader, gpu_inventory
 from nodemgr.edge.gpu.driver_events import DriverEvent, EventSet
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.gpu.sensors import Sensed
@@ -30,6 +31,12 @@ from tests.support.limits import WAIT_LIMIT_S
 from tests.support.no_factory import NoFactory
 
 GIB = 2**30
+LONG_MS = 600_000
+"""A client that is silent for less than this is no silent client."""
+
+# the GPUs of a test answer at once, and hang where it says so: a thread that reads them waits for
+# the processor of a busy machine
+gpu_inventory.READING_TIMEOUT_S = figure_reader.READING_TIMEOUT_S = WAIT_LIMIT_S
 
 
 class QueuedEvents:
@@ -186,6 +193,7 @@ class LocalManager:
             "run_dir": self.run_dir,
             "state_dir": self.directory / "state",
             "device_gate": "off",
+            "timeout_ms": LONG_MS,
             "disk_reserve_bytes": 2**20,
         }
         flags = {**defaults, **settings}
@@ -240,7 +248,7 @@ class LocalManager:
             done.set()
 
         self.service.loop.call_soon_threadsafe(run)
-        assert done.wait(60), "the manager's loop hangs"
+        assert done.wait(WAIT_LIMIT_S), "the manager's loop hangs"
         value, fault = result[0]
         if fault is not None:
             raise fault
@@ -262,6 +270,7 @@ class LocalManager:
         return [event for event in self.call("events", since=0)["events"] if event["name"] == name]
 
     def close(self) -> None:
+        self.gpus.gate.set()  # a reading that hangs would keep its thread
         if self._thread.is_alive():
             self.service.loop.call_soon_threadsafe(self.service.loop.stop)
             self._thread.join()

@@ -64,7 +64,7 @@ def raw(manager: LocalManager, body: bytes) -> dict[str, Any]:
     socket.setsockopt(zmq.LINGER, 0)
     socket.connect(f"ipc://{manager.run_dir}/control.sock")
     socket.send(body)
-    assert socket.poll(60_000)
+    assert socket.poll(WAIT_LIMIT_S * 1_000)
     answer: dict[str, Any] = json.loads(socket.recv())
     socket.close()
     context.term()
@@ -421,7 +421,7 @@ def test_the_doctor_tells_what_is_ill_with_its_cure(manager: LocalManager) -> No
     manager.do(lambda: manager.daemon.journal.retry())
     read_soon = threading.Event()
     manager.do(lambda: manager.daemon.gpus.read_soon(lambda reading: read_soon.set()))
-    assert read_soon.wait(60)
+    assert read_soon.wait(WAIT_LIMIT_S)
     checks = {check["name"]: check for check in manager.call("doctor")["checks"]}
     assert not checks["gpus"]["ok"]
     assert "ill: GPU 2" in checks["gpus"]["detail"]
@@ -494,14 +494,14 @@ def test_a_subscriber_is_told_when_its_subscription_holds_and_not_before(
         stream.setsockopt(zmq.LINGER, 0)
         with stream.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
             stream.connect(f"ipc://{manager.run_dir}/events.sock")
-            assert monitor.poll(60_000)
+            assert monitor.poll(WAIT_LIMIT_S * 1_000)
         stream.disable_monitor()
         manager.call("quota_set", env="lost", gpus=1)  # the manager has seen the connection by now
         for subscription in (b"\1", b"\1sync-1", b"\1sync-" + b"x" * MAX_SYNC_BYTES, b"\1sync-2"):
             stream.send(subscription)
         heard = []
         while b"sync-2" not in heard:
-            assert stream.poll(60_000), heard
+            assert stream.poll(WAIT_LIMIT_S * 1_000), heard
             heard += stream.recv_multipart()
     assert heard == [b"sync-1", b"sync-2"]
 

@@ -243,7 +243,7 @@ import json, os, sys
 from pathlib import Path
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
-with Conversation(Path(sys.argv[1]), 30.0) as talk:
+with Conversation(Path(sys.argv[1]), 300.0) as talk:
     _, (sheet,) = talk.ask("sheet")
     os.pwrite(sheet, sys.argv[2].encode(), 0)
     try:

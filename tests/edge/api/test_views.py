@@ -13,7 +13,9 @@ import pytest
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.figures import GpuSensors
 from nodemgr.edge.api import views
+from nodemgr.edge.gpu import figure_reader
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
+from nodemgr.edge.host.clock import SimulatedClock
 from tests.support.local import LocalManager
 from tests.support.udp_clients import FakeClient
 
@@ -22,7 +24,8 @@ Client = Callable[..., FakeClient]
 
 @pytest.fixture
 def manager() -> Iterator[LocalManager]:
-    with LocalManager() as manager:
+    """Its clock stands still: two looks at one state have the same ages."""
+    with LocalManager(clock=SimulatedClock()) as manager:
         manager.call("quota_set", env="alice", gpus=4)
         yield manager
 
@@ -225,12 +228,13 @@ def test_an_env_is_shown_no_figures_of_others(manager: LocalManager, make_client
 
 
 def test_a_status_without_an_answer_of_the_driver_has_no_figures(
-    manager: LocalManager, make_client: Client
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(figure_reader, "READING_TIMEOUT_S", 0.02)
     client = make_client(manager.env_dir("alice"))
     client.acquire(1)
-    in_use(manager, client)
     manager.gpus.gate.clear()
+    in_use(manager, client)
     try:
         shown = manager.call("status")
     finally:

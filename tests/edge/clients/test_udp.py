@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import select
 import socket
 from collections.abc import Iterator
 
@@ -12,14 +12,18 @@ from nodemgr._native import lib
 from nodemgr.edge.clients import udp as module
 from nodemgr.edge.clients.client_sessions import BEAT_NS
 from nodemgr.edge.clients.rate_limits import CpuTimeShare
+from nodemgr.edge.clients.sift import PacketBatch
 from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.rpc.wire import Direction, encode, sign, verify
 from tests.edge.hub import StubHub, settle, turn
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.packets import Packet, decode
 
 KEYS = {"alice": b"a" * 32, "bob": b"b" * 32}
+SHARE_NS = 10**15
+"""Strangers' time: so much that only what a test spends of it counts."""
 
 
 class World:
@@ -32,16 +36,19 @@ class World:
         )
         for env, key in KEYS.items():
             self.server.open(env, key)
+        self.server._share = CpuTimeShare(SHARE_NS)
         self.sock = self.socket()
 
     def socket(self, host: str = "127.0.0.1") -> socket.socket:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sock.bind((host, 0))
-        sock.settimeout(0.01)
+        sock.settimeout(WAIT_LIMIT_S)
         return sock
 
     def send(self, packet: bytes, sock: socket.socket | None = None) -> None:
+        """Sends and lets the server read it: a busy kernel delivers a datagram a little later."""
         (sock or self.sock).sendto(packet, self.server.address)
+        assert select.select([self.server._sock], [], [], WAIT_LIMIT_S)[0]
         settle(self.loop, 3)
 
     def deliver(self, packet: bytes, host: str = "127.0.0.1", port: int = 9) -> None:
@@ -57,20 +64,18 @@ class World:
     ) -> bytes:
         return sign(encode(verb, env=env, client=client, **fields), key or KEYS[env])
 
-    def answer(self, env: str = "alice") -> Packet | None:
-        for _ in range(20):
-            settle(self.loop)
-            try:
-                packet = self.sock.recv(2_000)
-            except TimeoutError:
-                continue
-            return decode(verify(packet, KEYS[env]), Direction.DOWN)
-        return None
+    def answer(self, env: str = "alice") -> Packet:
+        """The server has sent it by now."""
+        return decode(verify(self.sock.recv(2_000), KEYS[env]), Direction.DOWN)
+
+    def is_silent(self, sock: socket.socket | None = None) -> bool:
+        """Whether no answer comes."""
+        settle(self.loop)
+        return not select.select([sock or self.sock], [], [], 0.1)[0]
 
     def epoch(self, env: str = "alice") -> int:
         self.send(self.packet("HELLO", env=env, rid=1, counter=0))
         message = self.answer(env)
-        assert message is not None
         assert message.verb == "EPOCH"
         return int(str(message.fields["epoch"]))
 
@@ -104,8 +109,17 @@ def world() -> Iterator[World]:
     ],
 )
 def test_an_address_that_cannot_be_listened_on_is_named_with_the_reason(
-    host: str, why: str
+    host: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    look = socket.getaddrinfo
+
+    def found(name: str, *more: object, **options: object) -> object:
+        """No name server is asked: one that does not answer has another error."""
+        if name == "no-such-host.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look(name, *more, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
     with pytest.raises(UdpAddressError) as refused:
         UdpServer.bind(host, 9_999)
     assert str(refused.value) == f"udp: {host}:9999 cannot be listened on {why}"
@@ -126,7 +140,6 @@ def test_a_signed_packet_of_this_epoch_is_heard(world: World) -> None:
     assert (session.env, session.key, session.pid) == ("alice", "udp:alice:c1", None)
     session.answer("WAIT", rid=5, position=1, reason="full")
     answer = world.answer()
-    assert answer is not None
     assert answer.fields == {
         "rid": 5,
         "position": 1,
@@ -144,7 +157,6 @@ def test_hello_tells_the_epoch_and_makes_no_client(world: World) -> None:
 def test_a_packet_of_another_epoch_is_answered_with_this_one(world: World) -> None:
     world.send(world.packet("ACQUIRE", rid=5, task="ab", epoch=12345, counter=1))
     answer = world.answer()
-    assert answer is not None
     assert (answer.verb, answer.fields["rid"], answer.fields["counter"]) == ("EPOCH", 5, 1)
     assert world.hub.messages == []
 
@@ -162,7 +174,7 @@ def test_a_forged_packet_gets_no_answer(world: World) -> None:
         good[:-2] + b"0\n" if good[-2:-1] != b"0" else good[:-2] + b"1\n",
     ):
         world.send(packet)
-    assert world.answer() is None
+    assert world.is_silent()
     assert world.hub.messages == []
     assert world.hub.counters["packets_forged"] == 7
 
@@ -173,7 +185,7 @@ def test_a_forged_packet_gets_no_answer(world: World) -> None:
 def test_garbage_is_counted(world: World, packet: bytes) -> None:
     world.send(packet)
     assert world.hub.counters["packets_malformed"] == 1
-    assert world.answer() is None
+    assert world.is_silent()
 
 
 def test_a_signed_packet_without_client_or_counter_is_malformed(world: World) -> None:
@@ -199,9 +211,8 @@ def test_a_replay_from_another_address_does_not_lead_answers_astray(world: World
     thief = world.socket()
     world.send(packet, thief)
     world.hub.sessions[0].answer("NOTE", text="for the client alone")
-    assert world.answer() is not None
-    with pytest.raises(TimeoutError):
-        thief.recv(2_000)
+    world.answer()
+    assert world.is_silent(thief)
     thief.close()
 
 
@@ -212,7 +223,7 @@ def test_a_client_that_moves_is_answered_where_it_is_now(world: World) -> None:
     world.send(world.packet("BEAT", rid=6, task="ab", epoch=epoch, counter=2))
     assert len(world.hub.sessions) == 1
     world.hub.sessions[0].answer("ACK", rid=6)
-    assert world.answer() is not None
+    world.answer()
     old.close()
 
 
@@ -220,10 +231,9 @@ def test_a_client_that_asks_again_gets_the_same_answer_and_does_nothing_twice(wo
     epoch = world.epoch()
     world.send(world.packet("RELEASE", rid=5, task="ab", epoch=epoch, counter=1))
     world.hub.sessions[0].answer("ACK", rid=5)
-    assert world.answer() is not None
+    world.answer()
     world.send(world.packet("RELEASE", rid=5, task="ab", epoch=epoch, counter=2))
     again = world.answer()
-    assert again is not None
     assert (again.verb, again.fields["rid"], again.fields["counter"]) == ("ACK", 5, 2)
     assert world.hub.verbs() == ["RELEASE"]
 
@@ -251,7 +261,7 @@ def forged(world: World, **fields: object) -> bytes:
 def spend(world: World, quarters: int) -> None:
     """Spends this part of the second, as if for strangers' packets."""
     world.server._share.quarters(world.clock.monotonic_ns())
-    world.server._share.spend(quarters * module.STRANGERS_NS // 4)
+    world.server._share.spend(quarters * SHARE_NS // 4)
 
 
 def beat(world: World, epoch: int, counter: int) -> bytes:
@@ -263,7 +273,6 @@ def test_of_forged_packets_none_keeps_a_new_client_out_until_their_share_is_spen
 ) -> None:
     """Each is checked, from however many addresses: no number of them is too many."""
     epoch = world.epoch()
-    world.server._share = CpuTimeShare(10**12)
     for number in range(20_000):
         world.deliver(forged(world), host=f"10.0.0.{number % 8}", port=number % 100)
     assert world.hub.counters["packets_forged"] == 20_000
@@ -303,6 +312,15 @@ def test_where_their_share_is_spent_clients_are_heard_and_no_others(world: World
 
 def test_made_up_addresses_cost_a_bounded_share_of_the_processor(world: World) -> None:
     world.server._share = CpuTimeShare(5_000_000)
+    take, costs_ns = world.server._sift.take, []
+
+    def taken(*given: object) -> PacketBatch:
+        """At a known cost: what a busy machine adds to the real one is not judged."""
+        batch = take(*given)  # type: ignore[arg-type]
+        costs_ns.append(batch.strangers_ns)
+        return batch._replace(strangers_ns=10_000 * batch.forged)
+
+    world.server._sift.take = taken  # type: ignore[method-assign]
     number = 0
     while world.hub.counters["packets_throttled"] < 1_000:
         number += 1
@@ -311,7 +329,8 @@ def test_made_up_addresses_cost_a_bounded_share_of_the_processor(world: World) -
             forged(world), host=f"10.{number // 62_500}.{number // 250 % 250}.{number % 250}"
         )
     checked = world.hub.counters["packets_forged"]
-    assert checked > 100
+    assert checked == 500
+    assert sum(costs_ns) > 0
     assert world.server._share.quarters(world.clock.monotonic_ns()) == 4
     for number in range(1_000):
         world.deliver(forged(world), host=f"11.0.{number // 250}.{number % 250}")
@@ -397,7 +416,12 @@ def test_many_packets_are_read_at_once_and_each_of_them_counts(world: World) -> 
         socks[number % 4].sendto(
             (good, forged(world), b"rubbish", good + b"x")[number // 4 % 4], world.server.address
         )
-    turn(world.loop, lambda: len(world.hub.messages) == 52)
+    names = ("packets_forged", "packets_malformed")
+    turn(
+        world.loop,
+        lambda: len(world.hub.messages) + sum(world.hub.counters[name] for name in names) == 200,
+    )
+    assert len(world.hub.messages) == 52
     assert (world.hub.counters["packets_forged"], world.hub.counters["packets_malformed"]) == (
         52,
         96,
@@ -461,10 +485,9 @@ def test_an_old_key_is_heard_and_answered_during_its_grace_and_no_longer(world: 
     world.server.renew("alice", b"n" * 32, 1_000)
     world.send(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1))
     world.hub.sessions[0].answer("ACK", rid=1)
-    assert world.answer() is not None, "under the old key"
+    assert world.answer().verb == "ACK", "under the old key"
     world.send(world.packet("BEAT", key=b"n" * 32, rid=2, task="ab", epoch=epoch, counter=2))
     world.hub.sessions[0].answer("ACK", rid=2)
-    world.loop.run_until_complete(asyncio.sleep(0.01))
     packet = world.sock.recv(2_000)
     assert verify(packet, b"n" * 32)
     world.clock.advance(1_000)
@@ -488,7 +511,7 @@ def test_an_env_that_is_gone_is_not_heard(world: World) -> None:
     world.send(world.packet("BEAT", rid=2, task="ab", epoch=epoch, counter=2))
     assert world.hub.verbs() == ["BEAT"]
     world.hub.sessions[0].answer("NOTE", text="nobody can read it")
-    assert world.answer() is None
+    assert world.is_silent()
 
 
 def test_an_answer_to_a_port_that_closed_harms_nobody(world: World) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nodemgr.edge.admin.control_client import ManagerRefused
+from nodemgr.edge.engine import node_monitor
 from nodemgr.edge.engine.informer import QUEUE_CHANGED, News, Resource
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
 from tests.support.udp_clients import FakeClient
 
@@ -16,8 +18,10 @@ Client = Callable[..., FakeClient]
 
 
 @pytest.fixture
-def manager() -> Iterator[LocalManager]:
-    with LocalManager(beat_ms=50, timeout_ms=600_000) as manager:
+def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalManager]:
+    """While it is idle it reads nothing that it is not asked to."""
+    monkeypatch.setattr(node_monitor, "IDLE_PERIOD_S", 10_000)
+    with LocalManager(beat_ms=50) as manager:
         for env in ("alice", "bob"):
             manager.call("quota_set", env=env, gpus=4)
         yield manager
@@ -50,7 +54,7 @@ def read_again(manager: LocalManager) -> None:
     """Until the devices were read once more, and what followed from that is done."""
     done = threading.Event()
     manager.do(lambda: manager.daemon.gpus.read_soon(lambda _reading: done.set()))
-    assert done.wait(60)
+    assert done.wait(WAIT_LIMIT_S)
     for _ in range(3):
         manager.do(lambda: None)
 
@@ -74,7 +78,7 @@ def test_a_gpu_that_is_lost_is_removed_and_one_that_is_back_wakes_the_matcher_on
     news, lost = told(manager), gpu_removed(manager)
     uuid = manager.gpus.gpus[3].uuid
     manager.gpus.set_healthy(3, False)
-    assert lost.wait(60), "nobody asked for a look"
+    assert lost.wait(WAIT_LIMIT_S), "nobody asked for a look"
     read_again(manager)
     before = passes(manager)
     manager.gpus.set_healthy(3, True)
@@ -102,7 +106,7 @@ def test_a_device_that_says_that_something_happened_is_looked_at_once(
     reads = manager.gpus.reads
     manager.gpus.set_healthy(0, False)
     manager.do(lambda: [manager.daemon.informer.stirred() for _ in range(5)])
-    assert gone.wait(60)
+    assert gone.wait(WAIT_LIMIT_S)
     assert manager.gpus.reads == reads + 1
     assert len(news) == 1
 

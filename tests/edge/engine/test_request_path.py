@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nodemgr.core.model import effects, entities, events
-from nodemgr.edge.engine import client_hub
+from nodemgr.edge.engine import client_hub, node_monitor
 from nodemgr.edge.store.database import CommitBatch
 from tests.support.local import LocalManager
 from tests.support.udp_clients import FakeClient
@@ -97,9 +97,12 @@ def traced(
 def test_the_lists_are_what_a_grant_runs(
     make_client: Callable[..., FakeClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No reading of the GPUs comes between: it crosses files of its own."""
+    """No reading of the GPUs, of beats and of a minute comes between: it crosses its own files."""
     monkeypatch.setattr(client_hub, "FRESH_NS", 1 << 62)
-    with LocalManager(beat_ms=60_000, timeout_ms=600_000) as manager:
+    for name in ("IDLE_PERIOD_S", "BEAT_CHECK_S"):
+        monkeypatch.setattr(node_monitor, name, 10_000)
+    with LocalManager(beat_ms=60_000) as manager:
+        manager.do(manager.service.parts._sampler.close)
         manager.call("quota_set", env="alice", gpus=2)
         manager.gpus.gate.clear()
         handed, others = traced(manager, make_client)

@@ -107,7 +107,7 @@ def test_an_earlier_versions_attempt_in_a_container_is_watched_to_its_end(
 ) -> None:
     """Its supervisor has the files open, says nothing to the manager, and writes no boot time."""
     ended: list[Any] = []
-    supervisor = subprocess.Popen(["sleep", "60"])
+    supervisor = subprocess.Popen(["sleep", "3600"])
     ticks = start_ticks(supervisor.pid)
     assert ticks is not None
     directory = tmp_path / NAME[0] / str(NAME[1])

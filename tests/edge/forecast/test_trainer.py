@@ -19,6 +19,7 @@ from nodemgr.edge.forecast.trainer import Trainer
 from nodemgr.edge.store.database import StoreFailed
 from tests.core.forecast.test_learning import ended
 from tests.core.forecast.trainings import text, weights
+from tests.edge.forecast.endless import ENDLESS
 from tests.edge.forecast.priorities import AT_USUAL_PRIORITY
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.processes import lasting_fds, open_fds
@@ -105,8 +106,9 @@ def test_a_training_is_due_after_enough_new_samples(
 
 
 def test_a_killed_training_leaves_the_old_file_and_one_line(
-    training: Training, capfd: pytest.CaptureFixture[str]
+    training: Training, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(trainer, "MODULE", ENDLESS)
     training.path.write_text(text(weights()))
     training.trainer.begin()
     assert training.trainer.pid is not None
@@ -122,6 +124,7 @@ def test_a_training_that_takes_too_long_is_ended(
     training: Training, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(trainer, "LIMIT_S", 0.0)
+    monkeypatch.setattr(trainer, "MODULE", ENDLESS)
     training.trainer.begin()
     training.until_ended()
     assert training.trained == 0
@@ -164,8 +167,9 @@ def test_a_store_that_cannot_be_read_trains_nothing(
 
 
 def test_a_manager_that_ends_kills_its_training_and_does_not_wait_for_it(
-    training: Training,
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(trainer, "MODULE", ENDLESS)
     training.trainer.begin()
     pid = training.trainer.pid
     assert pid is not None
