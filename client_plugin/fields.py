@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 COUNT, SIZE, DURATION, PERCENT, WORD = "count", "size", "duration", "percent", "word"
 FLAG, FILE, TEXT, QUEUE, JOBS, ARRAY = "flag", "file", "text", "queue", "jobs", "array"
-NAMES = "names"
+NAMES, SIGNAL = "names", "signal"
 REPEATED = (JOBS, NAMES)
-LISTS = (FLAG, TEXT, JOBS, ARRAY)
+LISTS = (FLAG, TEXT, JOBS, ARRAY, SIGNAL)
 """The kinds. A COUNT is a whole number, a SIZE bytes, a DURATION ms, a WORD one of `words`."""
 
 MAX_GPUS = 1_024
@@ -29,6 +29,9 @@ MAX_ARRAY = 10_000
 MAX_MODELS, MAX_MODEL_CHARACTERS = 16, 96
 """The GPU models in one order for a forecast, and the length of a name."""
 MAX_CPUS = 65_536
+SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM")
+MAX_SIGNAL_MS = 600_000
+"""A shutdown of the node waits so long (nodemgr/_service/nodemgr-jobs.service, TimeoutStopSec)."""
 RUN_AND_SUBMIT = ("run", "submit")
 ENFORCE = ("warn", "fence", "kill")
 """The actions on processes that the audit finds, the mildest first (core/lifecycle/audit.py)."""
@@ -191,6 +194,12 @@ RUN = (
     Field(
         "time_limit_ms", DURATION, "The job is ended after this running time, e.g. 2h.",
         option="--time", low=1, default="without limit",
+    ),
+    Field(
+        "signal", SIGNAL,
+        "A signal to the job's process this long before it is ended: at its time limit, a shutdown"
+        " of the node, or for a task that needs its GPU; e.g. USR1@60s.",
+        metavar="USR1@60s", default="none: TERM, and 30 s later KILL",
     ),
     Field(
         "task_class", WORD,

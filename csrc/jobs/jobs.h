@@ -29,7 +29,8 @@ enum {
     NM_EXIT_NOT_OURS = 3, /* of a supervisor: another process has claimed the attempt */
     NM_EXIT_UNRECORDED = 4,
     NM_JOB_ASKS = SIGUSR1, /* the manager to a supervisor: end the job */
-    NM_JOB_LIMIT = SIGUSR2 /* read `limit` again */
+    NM_JOB_LIMIT = SIGUSR2, /* read `limit` again */
+    NM_JOB_WARNS = SIGPWR   /* as NM_JOB_ASKS, with the order's own signal before */
 };
 
 /* Of a clock that cannot be set. */
@@ -73,6 +74,7 @@ struct nm_order {
     uid_t uid;
     gid_t gid;
     long long grace_ms, log_bytes; /* log_bytes 0: no limit */
+    long long signal, signal_ms;   /* so long before it is ended; signal 0: none */
     mode_t umask;
     char **argv, **environ;
     const char *leaf;                   /* the name of its cgroup; NULL: it gets none */

@@ -72,7 +72,8 @@ static bool take_limit(char *limits[NM_LEAF_LIMITS + 1], char *text)
 
 static bool is_number(const char *key)
 {
-    static const char *const numbers[] = {"uid", "gid", "grace_ms", "log_bytes", "umask"};
+    static const char *const numbers[] = {"uid", "gid", "grace_ms", "log_bytes", "umask",
+                                          "signal", "signal_ms"};
     for (size_t index = 0; index < sizeof numbers / sizeof *numbers; index++)
         if (strcmp(key, numbers[index]) == 0)
             return true;
@@ -107,6 +108,10 @@ static bool take(struct nm_order *order, char *entry, size_t *args, size_t *vari
         order->log_bytes = value;
     else if (strcmp(entry, "umask") == 0 && nm_job_number(text, 0777, &value))
         order->umask = (mode_t)value;
+    else if (strcmp(entry, "signal") == 0 && nm_job_number(text, SIGRTMIN - 1, &value))
+        order->signal = value;
+    else if (strcmp(entry, "signal_ms") == 0 && nm_job_number(text, 1ll << 30, &value))
+        order->signal_ms = value;
     else if (strcmp(entry, "leaf") == 0 && nm_leaf_is_name(text, false))
         order->leaf = text;
     else if (strcmp(entry, "limit") == 0)

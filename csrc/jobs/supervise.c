@@ -53,6 +53,7 @@ struct attempt {
     char why[NM_JOB_WHY_BYTES];
     enum phase phase;
     long long started_ms, limit_ms; /* limit_ms -1: none */
+    long long warned_ms, ask_ms;    /* the order's signal was sent; TERM is due; -1: not so */
     long long all_ms, kill_ms, pause_ms;
 };
 
@@ -121,6 +122,47 @@ static void ask(struct attempt *attempt, const char *why, enum nm_cause cause)
     }
 }
 
+/* Sends the order's signal. */
+static void warn(struct attempt *attempt, long long now)
+{
+    attempt->warned_ms = now;
+    kill(attempt->main, (int)attempt->order.signal);
+    kill(attempt->main, SIGCONT);
+}
+
+/* Ends the job by its signal, and TERM later. A container that is stopped leaves no time for
+   both. */
+static void end_warned(struct attempt *attempt, const char *why, enum nm_cause cause)
+{
+    if (attempt->order.signal == 0 || !attempt->began || attempt->main == 0 ||
+        (attempt->files->is_inside && cause == NM_NODE_DOWN)) {
+        ask(attempt, why, cause);
+        return;
+    }
+    if (attempt->phase != RUNS || attempt->ask_ms >= 0)
+        return;
+    say_why(attempt, why, cause);
+    if (attempt->warned_ms < 0)
+        warn(attempt, nm_monotonic_ms());
+    attempt->ask_ms = attempt->warned_ms + attempt->order.signal_ms;
+}
+
+/* The earlier of two times, -1: never. */
+static long long earlier(long long one, long long other)
+{
+    return one < 0 || (other >= 0 && other < one) ? other : one;
+}
+
+/* When the time limit, its signal or TERM after another signal is due. */
+static long long next_due(const struct attempt *attempt)
+{
+    const long long limit_ms =
+        attempt->limit_ms < 0 ? -1 : attempt->started_ms + attempt->limit_ms;
+    if (limit_ms >= 0 && attempt->order.signal != 0 && attempt->began && attempt->warned_ms < 0)
+        return limit_ms > attempt->order.signal_ms ? limit_ms - attempt->order.signal_ms : 0;
+    return earlier(limit_ms, attempt->ask_ms);
+}
+
 static void insist(struct attempt *attempt, long long now)
 {
     struct nm_swept swept;
@@ -150,12 +192,16 @@ static long long act(struct attempt *attempt)
     if (attempt->phase == RUNS && attempt->limit_ms >= 0 &&
         now >= attempt->started_ms + attempt->limit_ms)
         ask(attempt, NM_TIME_LIMIT, NM_OVER_TIME);
+    if (attempt->phase == RUNS && attempt->ask_ms >= 0 && now >= attempt->ask_ms)
+        ask(attempt, NM_SUPERVISOR_ASKED, NM_NODE_DOWN); /* the first reason stands already */
+    if (attempt->phase == RUNS && next_due(attempt) >= 0 && now >= next_due(attempt))
+        warn(attempt, now);
     if (attempt->phase == ASKED && (attempt->main == 0 || now >= attempt->all_ms))
         ask_all(attempt, now);
     if (attempt->phase >= ALL_ASKED && now >= attempt->kill_ms)
         insist(attempt, now);
     if (attempt->phase == RUNS)
-        return attempt->limit_ms < 0 ? -1 : attempt->started_ms + attempt->limit_ms;
+        return next_due(attempt);
     return attempt->phase == ASKED ? attempt->all_ms : attempt->kill_ms;
 }
 
@@ -164,6 +210,7 @@ static long long act(struct attempt *attempt)
 static void read_limit(struct attempt *attempt)
 {
     char text[NM_LIMIT_BYTES + 1] = "", *end;
+    const long long before_ms = attempt->limit_ms;
     attempt->limit_ms = -1;
     if (pread(attempt->files->limit, text, NM_LIMIT_BYTES, 0) <= 0 ||
         (end = strchr(text, '\n')) == NULL)
@@ -171,6 +218,8 @@ static void read_limit(struct attempt *attempt)
     *end = 0;
     if (!nm_job_number(text, 1ll << 50, &attempt->limit_ms))
         attempt->limit_ms = -1;
+    if (attempt->ask_ms < 0 && attempt->limit_ms != before_ms)
+        attempt->warned_ms = -1; /* a later limit has a signal of its own */
 }
 
 static void reap(struct attempt *attempt)
@@ -192,7 +241,9 @@ static void read_signals(struct attempt *attempt)
         if (info.ssi_signo == NM_JOB_ASKS)
             ask(attempt, NM_WITHDRAWN, NM_OWN);
         else if (info.ssi_signo == SIGTERM)
-            ask(attempt, NM_SUPERVISOR_ASKED, NM_NODE_DOWN);
+            end_warned(attempt, NM_SUPERVISOR_ASKED, NM_NODE_DOWN);
+        else if (info.ssi_signo == NM_JOB_WARNS)
+            end_warned(attempt, NM_WITHDRAWN, NM_OWN);
         else if (info.ssi_signo == NM_JOB_LIMIT)
             read_limit(attempt);
     }
@@ -276,7 +327,8 @@ static bool is_dismissed(const struct attempt *attempt)
     struct signalfd_siginfo info;
     bool dismissed = false;
     while (read(attempt->signals, &info, sizeof info) == (ssize_t)sizeof info)
-        dismissed = dismissed || info.ssi_signo == NM_JOB_ASKS || info.ssi_signo == SIGTERM;
+        dismissed = dismissed || info.ssi_signo == NM_JOB_ASKS || info.ssi_signo == SIGTERM ||
+                    info.ssi_signo == NM_JOB_WARNS;
     return dismissed;
 }
 
@@ -330,6 +382,7 @@ int nm_take_signals(void)
     sigaddset(&heard, SIGTERM);
     sigaddset(&heard, NM_JOB_ASKS);
     sigaddset(&heard, NM_JOB_LIMIT);
+    sigaddset(&heard, NM_JOB_WARNS);
     sigfillset(&blocked); /* no other signal ends the supervisor of a job */
     signal(SIGCHLD, SIG_DFL);
     return sigprocmask(SIG_SETMASK, &blocked, NULL) == 0
@@ -449,6 +502,8 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
         .running_word = running_word,
         .status = -1,
         .leaf = -1,
+        .warned_ms = -1,
+        .ask_ms = -1,
     };
     int end;
     setsid();
@@ -458,6 +513,9 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
     watch(&attempt);
     if (!attempt.began)
         attempt.status = -1; /* of the forked child, not of the job's program */
+    if (attempt.warned_ms >= 0 && attempt.status >= 0 && WIFSIGNALED(attempt.status) &&
+        WTERMSIG(attempt.status) == attempt.order.signal)
+        say_why(&attempt, NM_TIME_LIMIT, NM_OVER_TIME); /* it did not handle the signal */
     read_leaf(&attempt);
     nm_log_end(&attempt.log);
     end = write_end(&attempt);

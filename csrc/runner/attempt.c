@@ -139,7 +139,8 @@ static void read_signals(void)
 {
     struct signalfd_siginfo info;
     while (read(self.signals, &info, sizeof info) == (ssize_t)sizeof info)
-        if (info.ssi_signo == SIGTERM || info.ssi_signo == NM_JOB_ASKS) {
+        if (info.ssi_signo == SIGTERM || info.ssi_signo == NM_JOB_ASKS ||
+            info.ssi_signo == NM_JOB_WARNS) {
             self.asked = (int)info.ssi_signo;
             if (self.supervisor > 0)
                 kill(self.supervisor, self.asked);

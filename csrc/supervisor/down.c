@@ -11,11 +11,17 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { PASSES = 3 }; /* an attempt may begin while the others are read */
+enum {
+    PASSES = 3,            /* an attempt may begin while the others are read */
+    FACTS_BYTES = 1024,    /* of an order hold all but the user's own text */
+    RELUCTANCE_MS = 30000, /* beyond its grace, for processes that do not end */
+};
 
 struct found {
     struct claim {
@@ -23,6 +29,7 @@ struct found {
         unsigned long long ticks;
     } * rows;
     size_t count, room;
+    long long most_ms; /* the longest time that a job of them has to end */
 };
 
 /* The process itself, also when its number is used again; -1: it has ended. */
@@ -58,6 +65,20 @@ static DIR *open_below(int parent, const char *name)
     return directory;
 }
 
+/* A number of the order in the directory of an attempt; 0: it has none. */
+static long long number_of(int attempt, const char *key)
+{
+    char text[FACTS_BYTES];
+    const int fd = openat(attempt, "order", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const ssize_t size = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    const char *found;
+    if (fd >= 0)
+        close(fd);
+    text[size > 0 ? size : 0] = 0;
+    found = memmem(text, size > 0 ? (size_t)size : 0, key, strlen(key));
+    return found == NULL ? 0 : strtoll(found + strlen(key), NULL, 10);
+}
+
 /* depth 2: jobs; 1: attempts of a job; 0: the files of an attempt. */
 static void read_claims(DIR *directory, int depth, struct found *found)
 {
@@ -71,17 +92,22 @@ static void read_claims(DIR *directory, int depth, struct found *found)
         if (depth > 0) {
             read_claims(open_below(dirfd(directory), entry->d_name), depth - 1, found);
         } else if (sscanf(entry->d_name, "claim.%ld.%llu%c", &pid, &claim.ticks, &more) == 2) {
+            const int attempt = dirfd(directory);
+            const long long end_ms =
+                number_of(attempt, "signal_ms=") + number_of(attempt, "grace_ms=");
             claim.pid = (pid_t)pid;
             add(found, claim);
+            found->most_ms = end_ms > found->most_ms ? end_ms : found->most_ms;
         }
     }
     if (directory != NULL)
         closedir(directory);
 }
 
-/* Asks all, and waits for all. Returns how many there were. */
+/* Asks all, and waits for all, as long as their orders give them time. Returns how many there were. */
 static size_t end_supervisors(const struct found *found)
 {
+    const long long until_ms = nm_monotonic_ms() + found->most_ms + RELUCTANCE_MS;
     size_t living = 0;
     for (size_t index = 0; index < found->count; index++) {
         const int process = open_process(found->rows[index]);
@@ -92,7 +118,9 @@ static size_t end_supervisors(const struct found *found)
     }
     for (size_t index = 0; living > 0 && index < found->count; index++) {
         struct pollfd end = {.fd = open_process(found->rows[index]), .events = POLLIN};
-        while (end.fd >= 0 && poll(&end, 1, -1) < 0 && errno == EINTR)
+        long long left_ms = until_ms - nm_monotonic_ms();
+        left_ms = left_ms < 0 ? 0 : left_ms < INT_MAX ? left_ms : INT_MAX;
+        while (end.fd >= 0 && poll(&end, 1, (int)left_ms) < 0 && errno == EINTR)
             ;
         if (end.fd >= 0)
             close(end.fd);

@@ -25,6 +25,7 @@ from client_plugin.ways.faults import Lost
 from nodemgr import cli
 from nodemgr.core.forecast import gpu_models
 from nodemgr.core.model.causes import WaitCause
+from nodemgr.core.model.entities import EarlySignal
 from tests.cli.conftest import STRANGER, clean_environment
 from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
 from tests.jobs.world import KINDS, WAIT_LIMIT_S, World, open_gate
@@ -181,7 +182,8 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
         "submit", "--env", "bob", "--gpus", 2, "--memory", "8GiB", "--priority", "high", "--after",
         holder, "--array", "0-2,7",
         "--time", "2h", "--max-restarts", 0, "--name", "a sweep", "--hold",
-        "--class", "best-effort", "--compute", "30%", "--deadline", "90min", "--", "true",
+        "--class", "best-effort", "--compute", "30%", "--deadline", "90min",
+        "--signal", "usr1@60s", "--", "true",
     )  # fmt: skip
     assert said.stdout == "j2\n"
     job = world.job("j2.7")
@@ -195,8 +197,11 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
     assert (job.max_restarts, job.name, job.state) == (0, "a sweep", "held")
     run = job.run
     assert (run.task_class, run.compute_percent, run.deadline_ms) == ("best-effort", 30, 5_400_000)
+    assert run.signal == EarlySignal("USR1", 60_000)
     (row,) = listed(nodemgr)["queue"]
     assert (row["id"], row["jobs"], row["indices"]) == ("j2.*", 4, "0-2,7")
+    row = json.loads(nodemgr("history", "j2.7", "--json").stdout)["jobs"][0]
+    assert row["early_signal"] == "USR1@60s"
 
 
 @pytest.mark.parametrize(
@@ -224,6 +229,17 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
         (("--env", "alice", "--deadline", "soon", "--", "true"), 2, "is no duration"),
         (("--env", "alice", "--time", "0", "--", "true"), 2, "is less than 1 ms: name a long"),
         (("--env", "alice", "--time", "2", "--", "true"), 2, "a bare number"),
+        (("--env", "alice", "--signal", "USR1", "--", "true"), 2, "no signal and time: write it"),
+        (("--env", "alice", "--signal", "KILL@1min", "--", "true"), 2, "with USR1, USR2, HUP"),
+        (("--env", "alice", "--signal", "USR1@", "--", "true"), 2, "'' is no duration"),
+        (("--env", "alice", "--signal", "USR1@60", "--", "true"), 2, "a bare number"),
+        (("--env", "alice", "--signal", "USR1@0s", "--", "true"), 2, "is less than 1 s"),
+        (("--env", "alice", "--signal", "USR1@11min", "--", "true"), 2, "is more than 10 min"),
+        (("--env", "alice", "--signal", "USR1@1min", "--time", "60s", "--", "true"), 2,
+            "--signal is due before the job starts: name a time shorter than --time"),
+        (("--env", "alice", "--cpus", "0", "--", "true"), 2, "--cpus"),
+        (("--env", "alice", "--host-memory", "0", "--", "true"), 2, "--host-memory"),
+        (("--env", "alice", "--cpus", "65536", "--", "true"), 77, "65536 CPUs asked, but this n"),
         (("--env", "alice", "--priority", "nix", "--", "true"), 1, "there is no queue nix"),
         (("--env", "alice", "--priority", "../x", "--", "true"), 2, "no name of a queue"),
         (("--env", "alice", "--after", "j77", "--", "true"), 1, "no job j77"),

@@ -226,7 +226,7 @@ class TwoNodes:
                 self._listener.requeued_before_start, order.job_id, order.attempt, self.state()[1]
             )
 
-    def withdraw(self, job_id: str, attempt: int, why: str) -> None:
+    def withdraw(self, job_id: str, attempt: int, why: str, *, warns: bool = False) -> None:
         self._cluster.withdraw((job_id, attempt), why)
 
     def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:

@@ -31,5 +31,5 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "restart": (),
     "share": ("compute_percent",),
     "suspension": ("SuspendTask", "ResumeTask"),
-    "time limit": ("time_limit_ms",),
+    "time limit": ("time_limit_ms", "signal"),
 }  # fmt: skip

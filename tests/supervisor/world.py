@@ -119,7 +119,7 @@ class World:
             "environ": ("PATH=/usr/bin:/bin", f"NODEMGR_JOB={job}:{attempt}"),
         }  # fmt: skip
         limited = [said.pop("time_limit_ms", None), said.pop("place", "")]
-        host = {name: said.pop(name, None) for name in ("cpus", "host_memory_bytes")}
+        host = {name: said.pop(name, None) for name in ("cpus", "host_memory_bytes", "signal")}
         run = RunSpec(" ".join(argv), 0, None, *limited, **host)  # type: ignore[arg-type]
         orders = {**facts, **said}
         return RunOrder(job, attempt, run=run, gpus=(), argv=argv, **orders)

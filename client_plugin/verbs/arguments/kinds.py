@@ -19,7 +19,7 @@ from client_plugin.ways.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, NoReturn, Optional, Sequence, Tuple
+    from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 MAX_DIGITS = 19
 ARRAY_FORM = "write indices and ranges: 0-9 or 0-9,12"
@@ -74,6 +74,25 @@ def _size_range(text: str) -> Tuple[int, Optional[int]]:
     if last < first:
         raise WrongValue(messages.MEMORY_RANGE_BACKWARDS(text=text, right=f"{most}-{least}"))
     return first, last
+
+
+def _signal(text: str) -> List[Any]:
+    """`USR1@60s` as the signal's name and the time in ms."""
+    name, at, time_text = text.partition("@")
+    name = name.upper()
+    name = name[3:] if name.startswith("SIG") else name
+    if not at or name not in fields.SIGNALS:
+        raise WrongValue(
+            stated(
+                f"{text!r} is no signal and time",
+                f"write it as in USR1@60s, with {', '.join(fields.SIGNALS)}",
+            )
+        )
+    before_ms = duration(1_000).parse(time_text)
+    if before_ms > fields.MAX_SIGNAL_MS:
+        most = units.format_duration(fields.MAX_SIGNAL_MS)
+        raise WrongValue(stated(f"{time_text!r} is more than {most}", "name a shorter time"))
+    return [name, before_ms]
 
 
 def _path(text: str) -> str:
@@ -293,6 +312,7 @@ TASK = ValueKind("task", _task)
 OF_KIND = {
     fields.SIZE: SIZE, fields.PERCENT: PERCENT, fields.TEXT: TEXT, fields.FILE: FILE,
     fields.NAMES: TEXT, fields.QUEUE: QUEUE, fields.JOBS: JOBS, fields.ARRAY: ARRAY,
+    fields.SIGNAL: ValueKind("signal", _signal),
 }  # fmt: skip
 OF_RANGE = {fields.COUNT: GPU_RANGE, fields.SIZE: SIZE_RANGE}
 

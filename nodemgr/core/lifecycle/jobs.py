@@ -279,7 +279,7 @@ def stop(draft: Draft, job: Job, then: JobState, why: str, *, yields: bool = Fal
     """
     job = changed(draft, job, JobEvent.STOP, JobState.STOPPING, then=then, why=why, yields=yields)
     draft.put_job(job)
-    draft.emit(effects.StopJob(job.job_id, job.attempt, why))
+    draft.emit(effects.StopJob(job.job_id, job.attempt, why, yields))
     draft.publish(
         "job.stopping", {**facts(job), "attempt": job.attempt, "then": then.value, "reason": why}
     )

@@ -83,6 +83,11 @@ def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
         ),
         messages.NO_MEMORY: run.memory_bytes is not None and run.memory_bytes <= 0,
         messages.NO_TIME: (run.time_limit_ms is not None and run.time_limit_ms <= 0),
+        messages.SIGNAL_BEFORE_START: (
+            run.signal is not None
+            and run.time_limit_ms is not None
+            and run.signal.before_ms >= run.time_limit_ms
+        ),
         messages.NEGATIVE_RESTARTS: (
             submission.max_restarts is not None and submission.max_restarts < 0
         ),

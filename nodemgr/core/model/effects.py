@@ -318,6 +318,8 @@ class StopJob:
     job_id: str
     attempt: int
     why: str
+    warns: bool = False
+    """The signal that its run names comes first."""
 
 
 @value

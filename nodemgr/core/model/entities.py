@@ -856,6 +856,15 @@ class Request:
 
 
 @value
+class EarlySignal:
+    """A signal to a job's process, so long before it is ended."""
+
+    name: str
+    """Without SIG."""
+    before_ms: int
+
+
+@value
 class RunSpec:
     """The program of a job, its resources and its limit.
 
@@ -887,6 +896,7 @@ class RunSpec:
     cpus: int | None = None
     """The processors that it reserves and may use; None: no limit. The same of host memory:"""
     host_memory_bytes: int | None = None
+    signal: EarlySignal | None = None
 
 
 @value

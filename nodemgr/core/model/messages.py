@@ -267,6 +267,9 @@ SHARE_WITHOUT_GPUS = Message(
 )
 NO_MEMORY = Message("memory must be more than nothing", code="usage")
 NO_TIME = Message("a time limit must be more than nothing", code="usage")
+SIGNAL_BEFORE_START = Message(
+    "--signal is due before the job starts", "name a time shorter than --time", code="usage"
+)
 NEGATIVE_RESTARTS = Message("a number of restarts must be 0 or more", code="usage")
 NO_COMMAND_WORDS = Message("the job must have a command", code="usage")
 LEDGER_FULL = Message(

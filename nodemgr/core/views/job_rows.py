@@ -114,6 +114,8 @@ def _wish(of: Request | RunSpec) -> JobRow:
         "memory_max_bytes": most_bytes,
         "class": of.task_class.value,
         "compute_percent": of.compute_percent,
+        "cpus": of.cpus,
+        "host_memory_bytes": of.host_memory_bytes,
         "time_limit_seconds": _seconds_of_ms(of.time_limit_ms),
         "predicted": predicted(of.predicted),
         "place": of.place or None,
@@ -352,7 +354,7 @@ def told(
     `cwd`: its directory, if the store still has it. `tails`: also the last lines that its attempts
     wrote.
     """
-    last = last_attempt(job)
+    last, early = last_attempt(job), job.run.signal
     started_ns, ended_ns = (None, None) if last is None else (last.started_ns, last.ended_ns)
     return {
         "job": job.job_id,
@@ -378,6 +380,7 @@ def told(
         **duration("waited", job.entered_ns, started_ns, is_least),
         **duration("ran", started_ns, ended_ns, is_least),
         "cwd": cwd,
+        "early_signal": None if early is None else f"{early.name}@{early.before_ms / 1_000:g}s",
         "peak_bytes": max([one.peak_bytes or 0 for one in job.attempts], default=0) or None,
         "attempts": [_attempt(attempt, index_of, is_least, tails) for attempt in job.attempts],
         "deeds": [

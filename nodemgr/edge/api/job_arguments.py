@@ -14,12 +14,12 @@ from typing import Any
 from client_plugin import fields
 from client_plugin.messages.form import Part
 from nodemgr.core.model import array_rows
-from nodemgr.core.model.entities import Ranges
+from nodemgr.core.model.entities import EarlySignal, Ranges
 from nodemgr.core.state.work_queue import line_name, queue_name
 from nodemgr.core.views.job_rows import STAGES, Cursor
 from nodemgr.edge.kernel.processes import one_line
 from nodemgr.edge.rpc.cost import MAX_NAMED
-from nodemgr.edge.rpc.operation import OperationError, flag, integer
+from nodemgr.edge.rpc.operation import OperationError, duration, flag, integer
 from nodemgr.messages import jobs as messages
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
 
@@ -153,6 +153,13 @@ def _run(value: object) -> tuple[int, int]:
     return value[0], value[1]
 
 
+def early_signal(value: object) -> EarlySignal:
+    """`["USR1", 60000]`."""
+    if not isinstance(value, list) or len(value) != 2 or value[0] not in fields.SIGNALS:
+        raise OperationError(messages.MUST_BE_SIGNAL(names=", ".join(fields.SIGNALS)))
+    return EarlySignal(value[0], duration(1_000, fields.MAX_SIGNAL_MS)(value[1]))
+
+
 def name(value: object) -> str:
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not value.isprintable():
         raise OperationError(messages.MUST_BE_SHORT(limit=MAX_NAME_CHARS))
@@ -220,7 +227,7 @@ def directory(value: object) -> str:
 
 OF_KIND = {
     fields.QUEUE: queue, fields.JOBS: jobs, fields.ARRAY: array, fields.TEXT: name,
-    fields.FLAG: flag,
+    fields.FLAG: flag, fields.SIGNAL: early_signal,
 }  # fmt: skip
 """The kinds of a job's fields that no other order has."""
 

@@ -300,7 +300,7 @@ class Jobs:
                 self._loop.call_soon(self._lost, job_id, attempt)
         for job in state.jobs.values():
             if job.state is JobState.STOPPING:  # the last manager may not have ordered the stop
-                self.factory.withdraw(job.job_id, job.attempt, job.why)
+                self.factory.withdraw(job.job_id, job.attempt, job.why, warns=job.yields)
             task = None if job.task_id is None else state.tasks[job.task_id]
             if task is not None and task.time_limit_ms is not None:  # it may have moved
                 self.factory.limit(job.job_id, job.attempt, task.extended_limit_ms)
@@ -379,7 +379,7 @@ class Jobs:
         if attempt in self._stopped_first:
             self._stopped_first[attempt] = effect.why
             return
-        self.factory.withdraw(effect.job_id, effect.attempt, effect.why)
+        self.factory.withdraw(effect.job_id, effect.attempt, effect.why, warns=effect.warns)
 
     def _limit(self, effect: effects.LimitJob) -> None:
         self.factory.limit(effect.job_id, effect.attempt, effect.time_limit_ms)

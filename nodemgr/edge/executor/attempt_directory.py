@@ -16,11 +16,12 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodemgr.core.model.entities import Cause, HostFigures, ProcessKey
+from nodemgr.core.model.entities import Cause, HostFigures, ProcessKey, RunSpec
 from nodemgr.edge.executor import leaf_limits
 from nodemgr.edge.executor.interface import RunOrder
 from nodemgr.edge.host import descriptors
@@ -74,6 +75,8 @@ class Facts:
     env_dir: str
     leaf: str = ""
     """Its cgroup on the node, ENV/JOB.ATTEMPT; "": an earlier version wrote the order."""
+    signal_ms: int = 0
+    """The time between the signal that it gets and its end; 0: it gets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +301,9 @@ class AttemptFiles:
                 key, _, value = entry.decode("utf-8", "replace").partition("=")
                 said.setdefault(key, value)
         uid, gid = (_number(said.get(key, "")) for key in ("uid", "gid"))
-        texts = (said.get(key, "") for key in ("place", "env_dir", "leaf"))
-        return Facts(uid, gid, *texts)
+        place, env_dir, leaf = (said.get(key, "") for key in ("place", "env_dir", "leaf"))
+        signal_ms = _number(said.get("signal_ms", "")) or 0
+        return Facts(uid, gid, place, env_dir, leaf, signal_ms)
 
     def record(self) -> tuple[Beginning | None, End | None]:
         """The record as far as it is written.
@@ -446,6 +450,7 @@ def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
         "uid": order.uid,
         "gid": order.gid,
         "grace_ms": grace_ms,
+        **_signal_of(order.run),
         "log_bytes": log_bytes,
         "place": order.run.place,
         "umask": order.umask,
@@ -469,6 +474,13 @@ def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
             executor.LONG_COMMAND_OF_JOB(size_bytes=len(text), limit_bytes=MAX_ORDER_BYTES)
         )
     return text
+
+
+def _signal_of(run: RunSpec) -> dict[str, int]:
+    if run.signal is None:
+        return {}
+    number = signal.Signals[f"SIG{run.signal.name}"]
+    return {"signal": int(number), "signal_ms": run.signal.before_ms}
 
 
 def _limit_text(time_limit_ms: int | None) -> bytes:

@@ -108,9 +108,10 @@ class ResourceFactory(Protocol):
         `ended` reports a failed start, `requeued_before_start` a missing launcher or runner.
         """
 
-    def withdraw(self, job_id: str, attempt: int, why: str) -> None:
+    def withdraw(self, job_id: str, attempt: int, why: str, *, warns: bool = False) -> None:
         """Ends the attempt: asks, waits, then forces it.
 
+        `warns`: with the signal that its run names before, if it names one.
         Does nothing for an ended or unknown attempt.
         """
 

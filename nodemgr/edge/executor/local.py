@@ -59,8 +59,8 @@ from nodemgr.messages import jobs as messages
 GRACE_MS = END_GRACE_MS
 CHECK_S, MAX_CHECK_S = 0.05, 5.0
 """First and longest poll interval: another manager's supervisor does not report its start."""
-ASKS, LIMITS = signal.SIGUSR1, signal.SIGUSR2
-"""The supervisor then ends its job, or reads its time limit again (csrc/jobs/jobs.h)."""
+ASKS, LIMITS, WARNS = signal.SIGUSR1, signal.SIGUSR2, signal.SIGPWR
+"""The supervisor ends its job, reads its time limit, or ends it after its signal (jobs.h)."""
 WITHDRAWN, TIME_LIMIT = attempts.WITHDRAWN(), attempts.TIME_LIMIT()
 NEVER_BEGAN = executor.NEVER_BEGAN()
 SUPERVISOR_KILLED = executor.SUPERVISOR_KILLED()
@@ -198,7 +198,7 @@ class NodeFactory:
         else:
             self._ask(attempt)
 
-    def withdraw(self, job_id: str, attempt: int, why: str) -> None:
+    def withdraw(self, job_id: str, attempt: int, why: str, *, warns: bool = False) -> None:
         found = self._attempts.get((job_id, attempt))
         if found is None:
             for supervisor in [
@@ -210,8 +210,9 @@ class NodeFactory:
         if found.files.give_up():
             self._end_soon(found, Status("ended", why=why))
         else:
-            self._signal(found, ASKS)
-            self._insist(found, self._grace_ms, why, Cause.OWN)
+            before_ms = found.files.facts().signal_ms if warns else 0
+            self._signal(found, WARNS if before_ms else ASKS)
+            self._insist(found, before_ms + self._grace_ms, why, Cause.OWN)
 
     def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
         found = self._attempts.get((job_id, attempt))

@@ -79,6 +79,7 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "memory_most_bytes": None,
         "cpus": None,
         "host_memory_bytes": None,
+        "signal": None,
         "started_wall_ns": None,
         "ended_wall_ns": None,
         "why": "",

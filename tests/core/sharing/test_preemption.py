@@ -36,7 +36,8 @@ def test_the_youngest_job_is_requeued_and_comes_back() -> None:
     node.passes(1_000)
     younger = runs(node, "b", 30)
     node.asks("c", 3, task_class=LS, percent=50)
-    assert stopped(node) == [younger]
+    (stop,) = node.of(StopJob)
+    assert (stop.job_id, stop.warns) == (younger, True)
     assert node.state.jobs[older].state is JobState.RUNNING
     job = node.state.jobs[younger]
     assert job.state is JobState.STOPPING
