@@ -274,9 +274,8 @@ def _ask(
         wait.end("cancelled", "; the next use of CUDA asks anew" * may_ask_again)
         raise
     granted = len(gpus())
-    wait.end(
-        f"{granted} GPU{'s' * (granted != 1)} granted" if state is native.ClientState.HELD else ""
-    )
+    is_held = state is native.ClientState.HELD
+    wait.end(f"{granted} GPU{'s' * (granted != 1)} granted" if is_held else "", is_for_all=is_held)
     return state, line
 
 

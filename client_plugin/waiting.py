@@ -25,6 +25,8 @@ _drawer: dict[
     # "drawer" -> the wait that draws. setdefault() is atomic, and an exception could leave a lock
     # held
 ] = {}
+_settled_ns = {"last": -1}
+"""When a wait ended that was the last for all threads that waited then."""
 
 
 class Wait:
@@ -46,17 +48,22 @@ class Wait:
                 or _drawer.setdefault("drawer", self) is not self
             ):
                 return
+            if self._began_ns <= _settled_ns["last"]:  # it has not looked since
+                del _drawer["drawer"]
+                return
             self._style = choose()
         now = (faults.printable(text), self._elapsed())
         if now != self._shown:
             self._shown = now
             self._style.draw(*now)
 
-    def end(self, outcome: str, hint: str = "") -> None:
+    def end(self, outcome: str, hint: str = "", is_for_all: bool = False) -> None:
         """Print the last line of a wait that was shown.
 
-        `outcome` is empty if another part prints it.
+        `outcome` is empty if another part prints it. `is_for_all`: no thread waits any more.
         """
+        if is_for_all:
+            _settled_ns["last"] = time.monotonic_ns()
         if self._style is not None:
             self._style.finish(f"{outcome} after {self._elapsed()}{hint}" if outcome else "")
             self._style = None

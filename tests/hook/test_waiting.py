@@ -214,6 +214,24 @@ def test_one_thread_draws_and_another_takes_over(clock, stderr) -> None:
     assert stderr.getvalue() == "nodemgr: place 1\n" * 2
 
 
+def test_none_takes_over_what_is_granted(clock, stderr, monkeypatch) -> None:
+    """A thread that has not looked since had the line once more, below its end."""
+    monkeypatch.setattr(waiting, "_settled_ns", {"last": -1})
+    first, second = waiting.Wait(), waiting.Wait()
+    first.show("place 1")
+    first.end("granted", is_for_all=True)
+    second.show("place 1")
+    clock.s = 1
+    later = waiting.Wait()
+    later.show("place 2")
+    later.end("")
+    assert stderr.getvalue().splitlines() == [
+        "nodemgr: place 1",
+        "nodemgr: granted after 0:00:00",
+        "nodemgr: place 2",
+    ]
+
+
 @pytest.mark.parametrize("stream", [None, "closed", "ascii"])
 def test_a_stderr_that_cannot_be_written_harms_nobody(
     clock, monkeypatch, stream: str | None
