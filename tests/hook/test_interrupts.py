@@ -16,6 +16,7 @@ PROGRAM = """
 import ctypes, sys
 sys.path.insert(0, {root!r})
 from client_plugin import interrupts
+interrupts.TRACED_S = 60  # the thread comes back to its frame later on a busy machine
 def wait():
     try:
         raise KeyboardInterrupt

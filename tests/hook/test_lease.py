@@ -258,6 +258,7 @@ except KeyboardInterrupt:
 
 IN_THE_DRIVER = """
 import ctypes
+lease.interrupts.TRACED_S = 60  # the thread comes back to its frame later on a busy machine
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int)
 waiter = CALLBACK(lease._client.waiter)
 from_c = CALLBACK(ctypes.cast(waiter, ctypes.c_void_p).value)

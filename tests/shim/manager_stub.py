@@ -274,7 +274,7 @@ class ManagerStub:
                 wire.encode("WAIT", rid=seat.rid, position=1, reason="place 1: bob holds GPU 0"),
             )
         elif answer == "fence":
-            self.ledger.set_slot(seat.slot, seat.generation, SlotState.FENCED)
+            # before the books have it: the client waits for the reason for a second
             self._send(
                 seat,
                 wire.encode(
@@ -283,6 +283,7 @@ class ManagerStub:
                     reason="the lease was taken back while this process was stopped",
                 ),
             )
+            self.ledger.set_slot(seat.slot, seat.generation, SlotState.FENCED)
         else:
             self._send(seat, wire.encode("DENY", rid=seat.rid, code="over_quota", reason=answer))
 

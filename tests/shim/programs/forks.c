@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { THREADS = 3, WITNESSES = 100, OWNER = 1, PATIENCE_S = 20, ALL_SEEN = 0, MISSED = 3 };
+enum { THREADS = 3, WITNESSES = 100, OWNER = 1, PATIENCE_S = 300, ALL_SEEN = 0, MISSED = 3 };
 
 static _Atomic int ended;
 static unsigned found;
