@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import fcntl
 import json
 import os
@@ -210,12 +212,17 @@ def screens(run_dir: Path, columns: int, rows: int, pages: int) -> str:
     """The output on a terminal of this size, until so many pages have begun."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    text = ""
+    text, decoder = "", codecs.getincrementaldecoder("utf-8")()
     with watch(run_dir, stdout=theirs, stdin=theirs) as process:
         os.close(theirs)
         while text.count("\x1b[H") < pages:
-            text += os.read(ours, 65_536).decode()
-        assert ended(process) == (130, "")
+            text += decoder.decode(os.read(ours, 65_536))
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # its terminal has no other end any more
+            while os.read(ours, 65_536):
+                pass  # it may have drawn on: a terminal that nobody reads would hold it
+        assert process.stderr is not None
+        assert (process.wait(WAIT_LIMIT_S), process.stderr.read()) == (130, "")
     os.close(ours)
     return text
 
@@ -252,11 +259,9 @@ def test_a_page_leaves_the_last_line_free() -> None:
 def test_a_signal_comes_with_an_event_alone(manager: RunningManager) -> None:
     signals = EventSignals(manager.run_dir)
     assert not signals.wait(0)
-    publishing = threading.Thread(target=manager.publish, args=(event(1, "task.granted"),))
-    publishing.start()
+    manager.publish(event(1, "task.granted"))
     while not signals.wait(0.5):  # the subscription may come after the event
         manager.publish(event(2, "task.granted"))
-    publishing.join()
     while signals.wait(0.5):
         pass
     signals.close()

@@ -178,20 +178,28 @@ def test_without_a_manager_every_verb_says_so(node: Manager) -> None:
     assert "FAIL  socket" in run(node, "doctor").stdout
 
 
+PATIENT = f"""
+import sys
+from client_plugin.ways import retry_timeout
+retry_timeout.RESTART_S = {WAIT_LIMIT_S}  # on a busy machine a start takes more than 10 s
+from nodemgr.cli import main
+sys.exit(main())
+"""
+
+
 @pytest.mark.parametrize("verb", ["status", "queue", "history", "quota show"])
 def test_a_verb_waits_for_a_manager_that_restarts(node: Manager, verb: str) -> None:
     node.kill()
     soon_s = time.time() + WAIT_LIMIT_S  # on a busy machine the verb starts late
     os.utime(node.run_dir / "manager.lock", (soon_s, soon_s))
-    command = [sys.executable, "-m", "nodemgr", *verb.split(), "--run-dir", str(node.run_dir)]
+    command = [sys.executable, "-c", PATIENT, *verb.split(), "--run-dir", str(node.run_dir)]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as waiting:
         assert waiting.stderr is not None
-        assert "trying for 10 s in all (--no-wait" in waiting.stderr.readline()
-        waiting.send_signal(signal.SIGSTOP)  # on a busy machine a start takes more than 10 s
+        line = waiting.stderr.readline()
+        assert re.search(r"trying for [0-9]+ s in all \(--no-wait", line), line
         node.start()
-        waiting.send_signal(signal.SIGCONT)
         stdout, stderr = waiting.communicate(timeout=WAIT_LIMIT_S)
     assert (waiting.returncode, stderr) == (0, "")
     assert stdout
@@ -257,7 +265,7 @@ def test_a_manager_ended_by_ctrl_c_is_not_waited_for(
     node.wait()
     with pytest.raises(Stopped) as away:
         ControlConnection(node.run_dir).call("status")
-    assert (away.value.silent_s() < retry_timeout.WAIT_S) is waits
+    assert (away.value.silent_s() < WAIT_LIMIT_S) is waits
     node.start()
 
 

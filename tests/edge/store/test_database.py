@@ -240,7 +240,7 @@ def test_records_are_found_by_env_and_time(tmp_path: Path) -> None:
 def test_the_log_is_kept_short_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHECKPOINT_BYTES", 200_000)
     monkeypatch.setattr(module, "WAL_LIMIT_BYTES", 1_000_000)
-    monkeypatch.setattr(module, "WAL_WAIT_S", 30)
+    monkeypatch.setattr(module, "WAL_WAIT_S", WAIT_LIMIT_S)
     store = Store(tmp_path)
     largest = 0
     for n in range(64 * 40):
@@ -260,12 +260,13 @@ def test_a_commit_waits_for_a_late_checkpoint_but_not_for_ever(
     monkeypatch.setattr(module, "CHECKPOINT_BYTES", 50_000)
     monkeypatch.setattr(module, "WAL_LIMIT_BYTES", 100_000)
     monkeypatch.setattr(module, "WAL_WAIT_S", 0.01)
+    monkeypatch.setattr(module, "WAL_REST_S", WAIT_LIMIT_S)
     stuck = threading.Event()
     begun: list[Path] = []
 
     def late(path: Path) -> None:
         begun.append(path)
-        stuck.wait(60)
+        stuck.wait(WAIT_LIMIT_S)
 
     monkeypatch.setattr(module, "_checkpoint", late)
     store = Store(tmp_path)

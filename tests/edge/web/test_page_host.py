@@ -12,18 +12,21 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nodemgr.edge.page import address as addresses
 from nodemgr.edge.web import page_host
 from nodemgr.edge.web.page_host import STARTER_FILE, PageHost, PageHostFault, end_earlier
+from tests.support.limits import WAIT_LIMIT_S
 
 BEGIN_AND_BE_KILLED = """
 import os, signal, sys
 from pathlib import Path
-from nodemgr.edge.web.page_host import PageHost
-PageHost.begin(Path(sys.argv[1]), ("127.0.0.1", int(sys.argv[2])), (), "/")
+from nodemgr.edge.web import page_host
+page_host.END_TIMEOUT_S = page_host.FREE_TIMEOUT_S = float(sys.argv[3])  # on a busy machine
+page_host.PageHost.begin(Path(sys.argv[1]), ("127.0.0.1", int(sys.argv[2])), (), "/")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -68,6 +71,7 @@ def make_earlier(run_dir: Path) -> None:
 def test_it_waits_until_an_earlier_page_process_gives_the_address_back(
     run_dir: Path, taken: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(page_host, "FREE_TIMEOUT_S", WAIT_LIMIT_S)
     make_earlier(run_dir)
     address = taken.getsockname()
     tries = count_tries(monkeypatch, taken, 3)
@@ -84,7 +88,11 @@ def test_a_strangers_address_is_one_line(
     run_dir: Path, taken: socket.socket, monkeypatch: pytest.MonkeyPatch, has_earlier: bool
 ) -> None:
     """Without an earlier page process there is nothing to wait for."""
-    monkeypatch.setattr(page_host, "FREE_TIMEOUT_S", 0.1)
+    now_s = [0.0]
+    passing = SimpleNamespace(
+        monotonic=lambda: now_s[0], sleep=lambda s: now_s.__setitem__(0, now_s[0] + s)
+    )
+    monkeypatch.setattr(page_host, "time", passing)
     if has_earlier:
         make_earlier(run_dir)
     tries = count_tries(monkeypatch, taken, 1_000_000)
@@ -97,7 +105,7 @@ def test_managers_that_are_killed_one_after_the_other(run_dir: Path) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    words = [sys.executable, "-c", BEGIN_AND_BE_KILLED, str(run_dir), str(port)]
+    words = [sys.executable, "-c", BEGIN_AND_BE_KILLED, str(run_dir), str(port), str(WAIT_LIMIT_S)]
     try:
         for _ in range(10):
             ended = subprocess.run(words, check=False)  # the page keeps its stderr open
