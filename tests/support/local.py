@@ -16,13 +16,15 @@ from typing import Any
 
 from nodemgr.core.model.entities import Gpu
 from nodemgr.core.views.gpu_minutes import GpuReading
-from nodemgr.edge.admin.control_client import ControlClient
+from nodemgr.edge.admin.control_client import ControlClient, EventStream
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
 from nodemgr.edge.gpu import figure_reader, gpu_inventory
 from nodemgr.edge.gpu.driver_events import DriverEvent, EventSet
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.gpu.sensors import Sensed
 from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.kernel import processes
+from nodemgr.edge.ledger import registry
 from nodemgr.edge.service import Service
 from nodemgr.edge.setup.settings import load
 from nodemgr.edge.store.database import CommitHook
@@ -34,9 +36,11 @@ GIB = 2**30
 LONG_MS = 600_000
 """A client that is silent for less than this is no silent client."""
 
-# the GPUs of a test answer at once, and hang where it says so: a thread that reads them waits for
-# the processor of a busy machine
+# The GPUs and processes of a test answer at once, and hang where it says so: what reads them in a
+# thread, or asks the manager's, only waits for the processor of a busy machine.
 gpu_inventory.READING_TIMEOUT_S = figure_reader.READING_TIMEOUT_S = WAIT_LIMIT_S
+processes.LONG_TIMEOUT_S = registry.LONG_TIMEOUT_S = WAIT_LIMIT_S
+EventStream.__init__.__defaults__ = (WAIT_LIMIT_S,)  # type: ignore[attr-defined]
 
 
 class QueuedEvents:

@@ -33,7 +33,7 @@ class Events:
     """The stream, read forward: each `expect` takes the next match and skips the events before."""
 
     def __init__(self, run_dir: Path, since: int | None) -> None:
-        self._stream = EventStream(run_dir)
+        self._stream = EventStream(run_dir, WAIT_LIMIT_S)
         self._iterator: Iterator[dict[str, Any]] | None = None
         self._since = since
         self.seen: list[dict[str, Any]] = []

@@ -147,9 +147,12 @@ class ControlClient:
 class EventStream:
     """The manager's events, past and coming, none twice and none left out."""
 
-    def __init__(self, run_dir: Path) -> None:
-        """Subscribes and waits until the subscription holds. Raises ManagerUnreachable."""
-        self._run_dir = run_dir
+    def __init__(self, run_dir: Path, timeout_s: float = 10.0) -> None:
+        """Subscribes and waits until the subscription holds. Raises ManagerUnreachable.
+
+        `timeout_s`: for that, and for each page of past events.
+        """
+        self._run_dir, self._timeout_s = run_dir, timeout_s
         address = _check_socket(run_dir / EVENTS_SOCKET)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
@@ -159,7 +162,7 @@ class EventStream:
         for topic in (b"", self._sync):
             self._socket.setsockopt(zmq.SUBSCRIBE, topic)
         self._socket.connect(address)
-        if not readable((self._socket,), 10_000):
+        if not readable((self._socket,), int(timeout_s * 1_000)):
             self.close()
             raise ManagerUnreachable(messages.MANAGER_SILENT(path=run_dir))
 
@@ -192,7 +195,7 @@ class EventStream:
             yield from self._past(last)
 
     def _past(self, since: int) -> Iterator[dict[str, Any]]:
-        with ControlClient(self._run_dir) as client:
+        with ControlClient(self._run_dir, self._timeout_s) as client:
             while True:
                 page = client.call("events", since=since, limit=PAGE)["events"]
                 yield from page

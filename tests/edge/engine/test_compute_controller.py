@@ -14,7 +14,7 @@ import pytest
 
 from nodemgr.core.views.figures import NO_SENSORS
 from nodemgr.edge.admin.control_client import EventStream
-from nodemgr.edge.compute import mps
+from nodemgr.edge.compute import mps, registry
 from nodemgr.edge.compute.launch_gate import SLOTS, GateState, LaunchGate
 from nodemgr.edge.engine import compute_controller
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
@@ -36,6 +36,8 @@ Client = Callable[..., FakeClient]
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(compute_controller, "BEAT_S", 0.02)
     monkeypatch.setattr(compute_controller, "READ_NS", 0)
+    for name in ("CALM_NS", "MOST_CALM_NS"):  # envs that were parted meet in no test
+        monkeypatch.setattr(registry, name, 10**15)
     managers: list[LocalManager] = []
     with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
 

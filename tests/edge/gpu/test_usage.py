@@ -18,11 +18,22 @@ from nodemgr.core.model.values import replace
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.gpu.usage import Auditor
+from nodemgr.edge.kernel import processes
 from nodemgr.edge.kernel.ownership import Belonging
 from nodemgr.edge.kernel.processes import Credentials, credentials, process_key, start_ticks
+from tests.support.limits import WAIT_LIMIT_S
 
 GIB = 2**30
 UUID = "GPU-0"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the thread of a short read may not run within its timeout."""
+    monkeypatch.setattr(processes.read_within, "__defaults__", (WAIT_LIMIT_S,))
+    monkeypatch.setattr(processes, "LONG_TIMEOUT_S", WAIT_LIMIT_S)
+
+
 MEMBER = Process("unix:10:1", "alice", "t1", Transport.UNIX, 10, "ann", 3, 1, "r")
 
 
