@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.launches.gated import tenant_program
+from tests.launches.test_turns import until
 from tests.support.manager import Manager
 
 GIB = 2**30
@@ -104,7 +105,7 @@ def test_launches_wait_behind_a_closed_gate_and_go_on(node: Manager) -> None:
     assert urgent.launches() == "0"
     urgent.process.kill()
     assert slow.hears() == "0", "its gate opens with the end of the other"
-    assert task_of(node, slow)["gate"] == "limited"
+    until(lambda: task_of(node, slow)["gate"] == "limited")
 
 
 def test_a_launch_of_a_suspended_program_brings_it_back(node: Manager) -> None:
@@ -112,8 +113,9 @@ def test_a_launch_of_a_suspended_program_brings_it_back(node: Manager) -> None:
     assert program.launches() == "0"
     node.call("task_suspend", task="t1")
     assert program.launches() == "0"
-    task = task_of(node, program)
-    assert (task["state"], task["gate"]) == ("running", "limited")
+    # the program goes on a moment before the manager hears of it
+    until(lambda: task_of(node, program)["state"] == "running")
+    until(lambda: task_of(node, program)["gate"] == "limited")
 
 
 def test_a_suspended_program_asks_a_restarted_manager_too(node: Manager) -> None:
@@ -135,7 +137,7 @@ def test_a_killed_manager_stops_no_launch_and_loses_no_gate(node: Manager) -> No
     while not task_of(node, program)["connected"]:
         assert program.launches() == "0"
     assert program.launches() == "0"
-    assert task_of(node, program)["gate"] == "limited"
+    until(lambda: task_of(node, program)["gate"] == "limited")
 
 
 def test_a_gate_that_a_dead_manager_had_closed_opens_by_itself(node: Manager) -> None:

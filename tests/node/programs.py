@@ -22,10 +22,25 @@ def said(program: subprocess.Popen[str]) -> dict[str, Any]:
     return result
 
 
-def finish(program: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit code and its stderr, after its stdin was closed."""
-    _, stderr = program.communicate(timeout=WAIT_LIMIT_S)
-    return program.returncode, stderr
+def finish(program: subprocess.Popen[str], told: str = "") -> tuple[int, str]:
+    """Its exit code and its stderr, after its stdin was closed.
+
+    `told`: words of the manager that its stderr must have before: a program that ends does not wait
+    for the thread that prints them.
+    """
+    if not told:
+        _, stderr = program.communicate(timeout=WAIT_LIMIT_S)
+        return program.returncode, stderr
+    assert program.stderr is not None
+    assert program.stdin is not None
+    heard = ""
+    while told not in heard:
+        line = program.stderr.readline()
+        assert line, f"it ended without {told!r}: {heard}"
+        heard += line
+    program.stdin.close()
+    heard += program.stderr.read()
+    return program.wait(WAIT_LIMIT_S), heard
 
 
 class Supervised:

@@ -69,14 +69,14 @@ def test_the_third_waits_with_its_place_and_gets_the_gpu_of_the_first_that_ends(
     (row,) = node.status()["queue"]
     assert (row["id"], row["env"], row["position"]) == (waiting["task"], "carol", 1)
     assert "alice" in row["reason"]
+    assert third.stderr is not None
+    assert "place 1" in third.stderr.readline(), "it is told while it waits"
     first.kill()
     granted = events.expect("task.granted", env="carol")
     assert granted["gpus"] == [uuid]
     assert granted["waited_ns"] > 0
     assert said(third)["uuid"] == uuid
-    code, stderr = finish(third)
-    assert code == 0
-    assert "place 1" in stderr, "it was told while it waited"
+    assert finish(third)[0] == 0
 
 
 def test_memory_beyond_the_quota_is_refused_as_the_driver_would(make_manager: Make) -> None:
@@ -341,9 +341,7 @@ def test_a_stopped_task_whose_gpu_went_on_is_refused_memory_and_not_harmed(
     program.stdin.write("\n")
     program.stdin.flush()
     assert program.stdout.readline() == "then 2\n", "CUDA_ERROR_OUT_OF_MEMORY"
-    code, stderr = finish(program)
-    assert code == 0
-    assert "went to others" in stderr
+    assert finish(program, told="went to others")[0] == 0
 
 
 CONFINED = """
@@ -377,10 +375,10 @@ def test_a_program_that_confined_itself_lives_on_and_ends_as_ever(make_manager: 
     assert program.stdout.readline() == "[0, 0, 0]\n"
     # it was stopped later: when it is silent for the timeout, so would the other be
     _stopped, events = stop_a_holder(node)
-    assert [(task["env"], task["state"]) for task in node.status()["tasks"]] == [
-        ("bob", "running"),
-        ("alice", "stalled"),
-    ]
+    wanted = [("bob", "running"), ("alice", "stalled")]
+    # on a busy machine bob may be silent for a moment, too
+    while [(task["env"], task["state"]) for task in node.status()["tasks"]] != wanted:
+        assert program.poll() is None
     code, stderr = finish(program)
     assert (code, stderr) == (0, "")
     events.expect("task.ended", env="bob")
@@ -434,8 +432,7 @@ def test_a_gpu_that_disappears_is_told_and_not_granted_until_it_is_back(node: Ma
         events.expect("task.waiting", env="carol")
         simulated.restore(index)
         events.expect("gpu.restored")
-    code, stderr = finish(program)
-    assert (code, f"GPU {index}" in stderr) == (0, True), "it was told"
+    assert finish(program, told=f"GPU {index}")[0] == 0
     assert said(late)["uuid"] == task["gpus"][0]
 
 
@@ -459,5 +456,4 @@ def test_a_released_task_is_told_and_lives_on_without_memory(node: Manager) -> N
         True,
     )
     assert kept["memory_bytes"] > 0
-    code, stderr = finish(program)
-    assert (code, "an administrator" in stderr) == (0, True)
+    assert finish(program, told="an administrator")[0] == 0

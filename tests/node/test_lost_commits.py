@@ -54,7 +54,12 @@ class Node:
         ).stdout.strip()
 
     def until_started(self, job: str) -> None:
+        """Until the manager knows it, and the job's own script has said so."""
         self.manager.events().expect("job.started", job=job)
+        deadline = time.monotonic() + WAIT_LIMIT_S
+        while not (self.begun.exists() and self.begun.read_text().endswith("\n")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
     def remember(self) -> None:
         """The present store stays, and later commits will be lost."""
