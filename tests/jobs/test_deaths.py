@@ -85,8 +85,11 @@ def test_a_death_at_any_commit_loses_and_repeats_nothing(
     store.die(when, commit)
     job_ids = [submit(world, key) for key in ("first", "second", "third")]
     until_nothing_is_left(world)
+    while store.deaths == 0:  # on a busy machine, commits come together
+        job_ids.append(submit(world, f"{len(job_ids)} before"))
+        until_nothing_is_left(world)
     assert store.deaths == 1
-    assert len(set(job_ids)) == 3
+    assert len(set(job_ids)) == len(job_ids)
     assert jobs_begun(world) == job_ids
     for job_id in job_ids:
         job = world.ended(job_id).job
@@ -108,5 +111,7 @@ def test_deaths_one_after_another(world: World) -> None:
         store.die("after" if number % 2 else "before", 1 + number % 5)
         job_ids.append(submit(world, str(number)))
     until_nothing_is_left(world)
+    store.live()
+    world.revive()
     assert jobs_begun(world) == job_ids
     assert {world.ended(job_id).job.state for job_id in job_ids} == {JobState.DONE}

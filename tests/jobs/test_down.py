@@ -280,7 +280,7 @@ def test_the_service_is_missing_and_comes_and_goes(served: tuple[World, Callable
         assert world.until_ended(job_id).job.state is JobState.DONE
     assert world.begun() == [f"{third}:1", f"{first}:1"]
     end(service)
-    world.until("place.down", place="")
+    world.until_seen(lambda: not world.manager.daemon.state.is_up(""))
     last = world.submit(max_restarts=0)
     assert world.waiting() == [last]
     assert "no job can be started: " in why(world, last)

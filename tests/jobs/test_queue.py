@@ -290,8 +290,7 @@ def test_a_start_that_the_store_refuses_is_tried_again_though_nothing_else_happe
     store.after = lambda _commit: setattr(store, "fault", "database is locked")
     open_gate(gate)
     world.until_gone(holder)
-    world.settle()
-    assert world.manager.daemon.journal.fault is not None
+    world.until_seen(lambda: world.manager.daemon.journal.fault is not None)
     del store.after  # type: ignore[method-assign]
     store.fault = None
     assert world.until_ended(waiting).job.state is JobState.DONE

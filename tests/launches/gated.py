@@ -20,6 +20,7 @@ from nodemgr._native import ffi, lib
 from nodemgr.edge.rpc import wire
 from tests.shim.manager_stub import ManagerStub, Seat
 from tests.shim.world import GIB, ROOT, World, compiled
+from tests.support.packets import Packet
 
 NORMAL = lib.NM_LAUNCH_NORMAL
 URGENT = lib.NM_LAUNCH_LATENCY_SENSITIVE
@@ -104,6 +105,7 @@ class GatedStub(ManagerStub):
         super().__post_init__()
         self.gates = [Gate() for _ in self.uuids]
         self.slots: dict[int, list[int]] = {}  # by pid
+        self.resumes_asked: list[int] = []  # the pid of each request
         self._ended = threading.Event()
         self._beater = threading.Thread(target=self._beat, daemon=True)
         self._beater.start()
@@ -121,6 +123,11 @@ class GatedStub(ManagerStub):
     def _give(self, seat: Seat) -> list[int]:
         group = self.share.group or 1000 + seat.pid
         return [gate.give(self.share, group) for gate in self.gates]
+
+    def _handle(self, seat: Seat, message: Packet) -> None:
+        if message.verb == "ASK" and message.text("what") == "resume":
+            self.resumes_asked.append(seat.pid)
+        super()._handle(seat, message)
 
     def _bury(self, seat: Seat) -> None:
         for gate, slot in zip(self.gates, self.slots.pop(seat.pid, []), strict=False):

@@ -6,7 +6,6 @@ Set at the grant, changed with the quota, lifted at the end.
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.node.programs import finish, said
-from tests.support.manager import HOLD, WAIT_LIMIT_S, Manager
+from tests.supervisor.world import remove_cgroup
+from tests.support.manager import HOLD, Manager
 
 GIB = 2**30
 ROOTS = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
@@ -31,18 +31,7 @@ def cgroup() -> Iterator[Path]:
     except (AssertionError, OSError):
         pytest.skip("cannot make a cgroup here: needs root and cgroup v2")
     yield made
-    _until_empty(made)
-    made.rmdir()
-
-
-def _until_empty(cgroup: Path) -> None:
-    """A process leaves its cgroup a moment after it was waited for."""
-    with (cgroup / "cgroup.events").open() as file:
-        changed = select.poll()
-        changed.register(file, select.POLLPRI)
-        while "populated 1" in file.read():
-            assert changed.poll(WAIT_LIMIT_S * 1_000), "programs of the test live on"
-            file.seek(0)
+    remove_cgroup(made)
 
 
 @pytest.fixture

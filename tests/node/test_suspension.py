@@ -26,6 +26,7 @@ from nodemgr.simulator import SimulatedNode
 from tests.gpu.keeper import KEEPER, answer, answer_of, ask, keeper
 from tests.launches.test_turns import until
 from tests.node.programs import said
+from tests.supervisor.world import remove_cgroup
 from tests.support.examples import examples
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import HOLD, Manager
@@ -393,7 +394,7 @@ def cgroup() -> Iterator[Path]:
     name = "memory.limit_in_bytes" if parent == v1 else "memory.max"
     (directory / name).write_text(str(200 * MIB))
     yield directory
-    directory.rmdir()
+    remove_cgroup(directory)
 
 
 def test_the_limit_of_the_containers_cgroup_is_seen_before(node: Manager, cgroup: Path) -> None:

@@ -372,14 +372,26 @@ TOLD_TO_END = "its supervisor was told to end: the node goes down, or a user end
 def test_it_is_told_to_end_while_the_node_stays_up(world: World) -> None:
     world.factory.create(world.order("sleep", "600"))
     world.begun()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        os.kill(world.supervisor(), number)
+    supervisor = world.supervisor()
+    os.kill(supervisor, signal.SIGSTOP)  # by the first of them it ends, soon
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+        os.kill(supervisor, number)
     status = world.end()
     assert status.signal == signal.SIGTERM
     assert (status.why, status.cause) == (TOLD_TO_END, Cause.SUPERVISOR_LOST)
 
 
-SAVES = "trap 'echo saved > saved; exit 0' TERM; echo ready > ready; while :; do sleep 0.01; done"
+SAVES = (
+    "import os, pathlib, signal, sys, time\n"
+    "os.chdir(sys.argv[1])\n"
+    "def asked(*_):\n"
+    "    pathlib.Path('saved').write_text('saved')\n"
+    "    os._exit(0)\n"
+    "signal.signal(signal.SIGTERM, asked)\n"
+    "pathlib.Path('ready').touch()\n"
+    "while True: time.sleep(600)\n"
+)
+"""(dash loses a trapped signal that comes while it forks.)"""
 
 
 def test_all_are_ended_before_the_node_goes_down(
@@ -390,8 +402,8 @@ def test_all_are_ended_before_the_node_goes_down(
     waiting = AttemptFiles(world.jobs_dir, "j4", 1)
     waiting.write(world.order("true", job="j4"), 1_000, boot_id())
     for job in ("j2", "j3"):
-        script = f"cd {world.directory}; mkdir {job}; cd {job}; {SAVES}"
-        world.factory.create(world.order("sh", "-c", script, job=job))
+        (world.directory / job).mkdir()
+        world.factory.create(world.order(*python(SAVES), str(world.directory / job), job=job))
         world.begun(job)
         world.until(lambda job=job: (world.directory / job / "ready").exists())
     world.again()
@@ -477,7 +489,7 @@ def test_the_services_comes_back(served: World) -> None:
             f"no job can be started: the service nodemgr-jobs does not answer ({served.socket}: "
         ),
     ) == (False, True)
-    served.until(lambda: served.heard.hosts[""] == words)
+    served.until(lambda: served.heard.hosts[""] == served.factory.state()[1])
     served.factory.create(served.order(*marking(served), job="j2"))
     served.until(lambda: ("j2", 1) in served.heard.given_back)
     served.serve()
@@ -547,7 +559,7 @@ def test_it_is_gone_before_it_began_what_it_was_asked_for(served: World) -> None
     served.factory.withdraw("j2", 1, "changed her mind")
     end(launcher.pid)
     served.until(lambda: J1 in served.heard.given_back)
-    assert "has ended" in served.heard.hosts[""]
+    assert any("has ended" in told for told in served.heard.told_of_hosts)
     assert (served.end("j2").why, served.heard.given_back.keys()) == ("changed her mind", {J1})
     assert not served.file("").exists()
     supervisor = subprocess.Popen(

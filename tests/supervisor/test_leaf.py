@@ -14,7 +14,7 @@ import pytest
 
 from nodemgr.core.model.entities import Cause, HostFigures
 from nodemgr.edge.kernel import cgroups
-from tests.supervisor.world import World, all_gone, end
+from tests.supervisor.world import World, all_gone, end, remove_cgroup
 
 MakeWorld = Callable[..., World]
 TIES = "sh", "-c", "echo $$; exec sleep 600"
@@ -32,8 +32,8 @@ def scope() -> Iterator[Path]:
     yield directory
     for path in sorted(directory.rglob("*/"), reverse=True):
         if path.is_dir():
-            path.rmdir()
-    directory.rmdir()
+            remove_cgroup(path)
+    remove_cgroup(directory)
 
 
 def served(make_world: MakeWorld, scope: Path) -> World:

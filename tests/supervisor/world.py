@@ -9,6 +9,7 @@ test claims.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import pwd
 import select
@@ -41,6 +42,7 @@ class Heard:
         self.tails: dict[tuple[str, int], str] = {}
         self.given_back: dict[tuple[str, int], str] = {}
         self.hosts: dict[str, str] = {}
+        self.told_of_hosts: list[str] = []
 
     def started(
         self, job_id: str, attempt: int, pid: int | None, wall_ns: int, boot_ns: int | None = None
@@ -62,6 +64,7 @@ class Heard:
 
     def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
         self.hosts[place] = "" if is_up else why
+        self.told_of_hosts.append(self.hosts[place])
 
 
 class World:
@@ -192,6 +195,21 @@ def end(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     assert select.select([pidfd], [], [], WAIT_LIMIT_S)[0]
     os.close(pidfd)
+
+
+def remove_cgroup(cgroup: Path) -> None:
+    """A test's own: a process leaves its cgroup a moment after it was waited for."""
+    deadline = time.monotonic() + WAIT_LIMIT_S
+    while True:
+        try:
+            return cgroup.rmdir()
+        except FileNotFoundError:  # somebody else has removed it
+            return None
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        assert time.monotonic() < deadline, "programs of the test live on"
+        time.sleep(0.01)
 
 
 def python(code: str) -> tuple[str, ...]:

@@ -156,6 +156,10 @@ class DyingStore(FailingStore):
         """`before` or `after` the so-many-th commit from now."""
         self._when, self._left = when, commits
 
+    def live(self) -> None:
+        """No death is to come any more."""
+        self._left = None
+
     def before(self, commit: int) -> None:
         super().before(commit)
         if self._left is not None:
