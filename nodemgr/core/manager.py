@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from nodemgr.core.elastic import words
 from nodemgr.core.lifecycle import (
     administration,
+    assignments,
     audit,
     gpu_records,
     job_actions,
@@ -35,6 +36,7 @@ from nodemgr.core.model import effects
 from nodemgr.core.model.effects import Effect, Publish, Save
 from nodemgr.core.model.entities import ProcessKey
 from nodemgr.core.model.events import (
+    AcknowledgeEnds,
     Acquire,
     Audited,
     Beat,
@@ -197,6 +199,7 @@ RULES: dict[type, _Rule] = {
     ComputeAudited: _Rule(compute_audit.audited, True),
     Progressed: _Rule(progress.progressed, False),
     GateMissed: _Rule(process_events.gate_missed, True),
+    AcknowledgeEnds: _Rule(assignments.acknowledge, False),
     SubmitJobs: _Rule(submissions.submit, False, durable=True, reserve=False),
     JobStarted: _Rule(jobs.started, True),
     JobEnded: _Rule(jobs.ended, True),

@@ -7,6 +7,21 @@ from client_plugin.messages.form import (
     Part,
 )
 
+# -- the jobs of a cluster's head --
+
+NOT_ASSIGNMENT = Part("must be a head's name, and for a key HEAD/GENERATION/JOB/ATTEMPT")
+MUST_BE_ASSIGNMENTS = Part("must be a list of at most {limit} keys")
+ASSIGNMENT_GONE = Message(
+    "{key} has ended here, and its head has acknowledged that",
+    "nothing is to be done",
+    code="refused",
+)
+OTHER_USER = Message(
+    "uid {uid} is {user} at the head and {name} on this node",
+    "give the user the same number on each node",
+    code="refused",
+)
+
 # -- which jobs --
 
 NO_JOB = Message(

@@ -63,7 +63,7 @@ class Everything:
             0, max_tasks_per_gpu=4, requeue_pause_ms=2_000, max_env_cpu_jobs=2,
             preempt_exempt_ms=EXEMPT_MS,
         )  # fmt: skip
-        self.pids = 0
+        self.pids = self.assigned = 0
         self.classes = CONTENDING if contends else CLASSES
         self.percents = (60, 100) if contends else PERCENTS
         self.silent: set[int] = set()
@@ -342,6 +342,27 @@ class Everything:
             priority=self.one((None, None, "low", "normal")),
         )  # fmt: skip
 
+    def assign(self) -> None:
+        """A head gives a job, or names an earlier one again."""
+        known = sorted(self.node.state.assignments)
+        if known and self.chance(0.4):
+            key = self.one(known)
+            row = self.node.state.assignments[key]
+            self.node.assigns(row.env, key, row.number, gpus=1)
+            return
+        self.assigned += 1
+        self.node.assigns(
+            self.one(ENVS), f"hq/1/j{self.assigned}/1", self.assigned, gpus=self.one((0, 1, 1, 2)),
+            time_limit_ms=self.one((None, 20_000)), task_class=self.one(self.classes),
+            compute_percent=self.one(self.percents), refusal=self.one(("", "", "", "not here")),
+            waited_ns=self.one((0, 5_000_000_000)), priority=self.one((None, "low")),
+        )  # fmt: skip
+
+    def acknowledge(self) -> None:
+        rows = self.node.state.assignments
+        keys = [key for key in sorted(rows) if self.chance(0.5)]
+        self.node.acknowledges(*keys, below=self.assigned + self.one((0, 1)))
+
     def begin(self) -> None:
         self.node.begins(self.one(self.jobs(*UNDER_WAY)))
 
@@ -482,6 +503,8 @@ class Everything:
             self.node.place(place)
         for env in ENVS:
             self.node.quota(env, len(SIZES_GIB), task_class=TaskClass.LATENCY_SENSITIVE)
+        for row in list(self.node.state.assignments.values()):
+            self.node.assigns(row.env, row.key, row.number)
         for job_id in self.jobs(JobState.HELD):
             self.node.frees(job_id)
         for _ in range(3):
@@ -576,6 +599,8 @@ RULES: tuple[Rule, ...] = (
     Rule(events.GateMissed, 1, Everything.miss_gate, Everything.members),
     Rule(events.Progressed, 5, Everything.progress, Everything.members),
     Rule(events.SubmitJobs, 20, Everything.submit),
+    Rule(events.SubmitJobs, 6, Everything.assign),
+    Rule(events.AcknowledgeEnds, 2, Everything.acknowledge),
     Rule(events.JobStarted, 16, Everything.begin, under_way),
     Rule(events.JobEnded, 30, Everything.end_job, under_way),
     Rule(

@@ -38,6 +38,7 @@ FORGOTTEN = {
     "declined_until": "an elastic task may be offered a GPU again at once",
     "lowerings": "an elastic grant is ordered to shrink again",
     "room_since": "a GPU's time with room starts anew",
+    "unconfirmed": "each head names its jobs again",
     "launch_hosts": "each launch host is reported again",
     "parted": "a task whose process runs another program is called stalled",
     "outlook": "the rates of failures are estimated anew, as of the restart",

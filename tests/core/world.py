@@ -527,6 +527,14 @@ class Node:
         self.happens(events.SubmitJobs((submission(env, **more),), self.wall_ns))
         return self.of(SubmitAnswered)[0].job_id
 
+    def assigns(self, env: str, key: str = "hq/1/j1/1", number: int = 1, **more: Any) -> str | None:
+        """A head's assignment, or the same again; the id of the job here, or None: refused."""
+        named = {name: more.pop(name) for name in ("waited_ns", "refusal") if name in more}
+        return self.submits(env, assigned=events.Assigned(key, number, **named), **more)
+
+    def acknowledges(self, *keys: str, head: str = "hq", below: int = 0) -> list[Effect]:
+        return self.happens(events.AcknowledgeEnds(head, keys, below, self.wall_ns))
+
     def begins(self, job_id: str, attempt: int | None = None) -> list[Effect]:
         """Its process runs."""
         number = self.state.jobs[job_id].attempt if attempt is None else attempt

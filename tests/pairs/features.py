@@ -9,6 +9,7 @@ from __future__ import annotations
 
 FEATURES: dict[str, tuple[str, ...]] = {
     "array": ("array",),
+    "assigned job": ("assigned",),
     "class": ("task_class",),
     "dependency": ("after", "ended"),
     "drain": ("DrainGpu", "ResumeGpu", "ReportFailure", "RepairGpu"),

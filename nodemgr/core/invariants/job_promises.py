@@ -40,6 +40,7 @@ def check(state: State) -> Iterator[str]:
         state.job_of_key,
         state.elements,
         state.dependents,
+        state.assignments,
     )
     named = any(request.job_id for request in state.requests.values()) or any(
         task.job_id for task in state.tasks.values()
@@ -50,6 +51,29 @@ def check(state: State) -> Iterator[str]:
         for wrong in (*_state(job), *_rows(state, job)):
             yield f"{job.job_id}, {job.state.value}: {wrong}"
     yield from _named_once(state)
+    yield from _assigned(state)
+
+
+def _assigned(state: State) -> Iterator[str]:
+    """Each key has one answer, and a job under it at most one attempt."""
+    jobs = {job.assigned: job for job in state.jobs.values() if job.assigned}
+    named = [job.assigned for job in state.jobs.values() if job.assigned]
+    open_keys = {row.key for row in state.assignments.values() if not row.is_over}
+    if len(named) != len(jobs) or jobs.keys() != open_keys:
+        yield f"assigned are {sorted(named)}, without an end are {sorted(open_keys)}"
+    for key, row in state.assignments.items():
+        job = jobs.get(key)
+        if key != row.key or (job is not None and (job.job_id, job.env) != (row.job_id, row.env)):
+            yield f"{key} is {row}, and its job {job}"
+    for job in jobs.values():
+        begun = [each for each in job.attempts if each.number < job.attempt]
+        if begun or job.after or job.indices or job.restarts or job.interruptions:
+            yield f"{job.job_id} is assigned, and {job}"
+        if job.state in (JobState.HELD, JobState.DEPENDENCY):
+            yield f"{job.job_id} is assigned and {job.state.value}"
+    lost = state.unconfirmed.keys() - {job.job_id for job in jobs.values()}
+    if lost:
+        yield f"unconfirmed are {lost}"
 
 
 def _state(job: Job) -> Iterator[str]:

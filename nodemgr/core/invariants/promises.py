@@ -277,7 +277,10 @@ def _inadmissible(state: State) -> Iterator[str]:
     for env in state.queue.inadmissible():
         mine = (request for request, _ in state.waiting() if request.owner == env)
         takes_part = (
-            request for request in mine if request.job_id is None or state.is_up(request.place)
+            request
+            for request in mine
+            if request.job_id is None
+            or (state.is_up(request.place) and request.job_id not in state.unconfirmed)
         )
         first = next(
             (

@@ -55,8 +55,7 @@ def objection(state: State | Draft, event: JobAction) -> str | None:
         if isinstance(event, RequeueJob) and event.job is not None and event.spec is not None:
             return _not_again(state, event.job, event.spec)
         return reasons.no_job(event.job_id)
-    against = _AGAINST[type(event)]
-    said = [against(job, event) for job in found]
+    said = [_against(job, event) for job in found]
     if None not in said:
         return said[0]
     entering = sum(
@@ -81,6 +80,8 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
     """Why a job that has ended cannot be run again."""
     if job.state not in FINAL:
         return messages.JOB_NOT_ENDED(job=job.job_id)
+    if job.assigned:
+        return reasons.of_head(job)
     env = state.envs.get(job.env)
     if env is None:
         return reasons.no_quota(job.env)
@@ -141,6 +142,12 @@ def _immovable(job: Job, event: MoveJob) -> str | None:
     return None
 
 
+def _against(job: Job, event: JobAction) -> str | None:
+    if job.assigned and not isinstance(event, WithdrawJob):
+        return reasons.of_head(job)
+    return _AGAINST[type(event)](job, event)
+
+
 _AGAINST: dict[type, Callable[[Job, Any], str | None]] = {
     WithdrawJob: _being_ended,
     HoldJob: _not_waiting,
@@ -157,8 +164,7 @@ def _concerned(draft: Draft, event: JobAction) -> list[Job]:
     """The jobs that the order is for, each with a row."""
     if objection(draft, event) is not None:
         return []
-    against = _AGAINST[type(event)]
-    found = [job for job in living(draft, event.job_id) if against(job, event) is None]
+    found = [job for job in living(draft, event.job_id) if _against(job, event) is None]
     return [job if job.job_id in draft.jobs else _split_off(draft, job) for job in found]
 
 

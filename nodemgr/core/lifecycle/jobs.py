@@ -12,7 +12,7 @@ runs at most once; JobEnded always reports its result.
 from __future__ import annotations
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.core.lifecycle import failure_rows, leasing
+from nodemgr.core.lifecycle import assignments, failure_rows, leasing
 from nodemgr.core.model import array_rows, effects, endings, job_ids, messages
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
@@ -51,6 +51,8 @@ def facts(job: Job) -> dict[str, object]:
         "queue": job.priority,
         "command": job.run.command,
     }
+    if job.assigned:
+        named["assigned"] = job.assigned
     if not job.indices:
         return named
     return {**named, "jobs": job.size, "indices": array_rows.shown(job.indices)}
@@ -118,6 +120,7 @@ def enqueue(
         cpus=job.run.cpus,
         host_memory_bytes=job.run.host_memory_bytes,
         size=job.size,
+        is_assigned=bool(job.assigned),
     )
     draft.put_request(request)
     job = changed(
@@ -300,7 +303,10 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
         leasing.end_of_job(draft, task, LeaseEnd.JOB_ENDED, why, now_ns, event.wall_ns)
         job = replace(job, task_id=None)
     then = job.then
-    if then is not None:
+    awaits_report = then is None and bool(said) and cause is Cause.OWN and had_process
+    if job.assigned and not awaits_report:
+        _assigned_ended(draft, job, said, now_ns, event.wall_ns)
+    elif then is not None:
         job = replace(job, then=None)
         _stopped(draft, job, JobEvent.END, then, said, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
     elif not said:
@@ -310,10 +316,20 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     elif endings.NEXT[cause] is endings.Next.RETURN:
         job = _back(draft, replace(job, why=said), JobEvent.END, now_ns, event.wall_ns)
         publish_queued(draft, job, said)
-    elif cause is Cause.OWN and had_process:
+    elif awaits_report:
         _await_gpu_report(draft, job, said, now_ns, event.wall_ns)
     else:
         _failed(draft, job, JobEvent.END, now_ns, event.wall_ns)
+
+
+def _assigned_ended(draft: Draft, job: Job, said: str, now_ns: int, wall_ns: int) -> None:
+    """A job that a head assigned has one attempt here; what follows is the head's to decide."""
+    then, job = job.then, replace(job, then=None, yields=False)
+    if then is None:
+        state = JobState.FAILED if said else JobState.DONE
+    else:
+        state, said = then if then in FINAL else JobState.FAILED, job.why or said
+    finish(draft, job, JobEvent.END, state, said, now_ns, wall_ns)
 
 
 def _interrupted(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> None:
@@ -322,6 +338,9 @@ def _interrupted(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: 
     if last.cause is Cause.GPU_LOST and last.lost_gpu is not None:
         failure_rows.beside(draft, last.lost_gpu, job.job_id, job.attempt)
     job = replace(job, why=reasons.interrupted(draft, last))
+    if job.assigned:
+        finish(draft, job, event, JobState.FAILED, job.why, now_ns, wall_ns)
+        return
     _pause(draft, job, event, last.cause, now_ns, wall_ns, ran_ns=_ran_ns(job))
 
 
@@ -626,6 +645,8 @@ def _leave(
         resumes_ns=None,
     )
     draft.history[job.job_id] = Ended(job, draft.specs[job.spec_id])
+    if job.assigned:
+        assignments.ended(draft, job)
     draft.drop_job(job.job_id)
     draft.emit(effects.ForgetJob(job.job_id))
     last = job.attempts[-1] if job.attempts else None

@@ -67,6 +67,12 @@ def _put_request(draft: Draft, _key: str, request: Request, now_ns: int) -> None
         draft.schedule(("wait", request.request_id), now_ns + request.wait_ms * MS)
 
 
+def _put_job(draft: Draft, _key: str, job: Job, _now_ns: int) -> None:
+    draft.put_job(job)
+    if job.assigned:
+        draft.unconfirmed.put(job.job_id, True)
+
+
 def _put_record(draft: Draft, _key: str, record: Record, _now_ns: int) -> None:
     if record.ended_wall_ns is None:
         draft.records.put(record.task_id, record)
@@ -85,7 +91,8 @@ _PUT: dict[str, Callable[[Draft, str, Any, int], None]] = {
     "gpu_record": lambda draft, key, row, _now_ns: draft.gpu_records.put(key, row),
     "queue": lambda draft, _key, row, _now_ns: draft.queues.put(row.name, row),
     "spec": lambda draft, _key, spec, _now_ns: draft.specs.put(spec.spec_id, spec),
-    "job": lambda draft, _key, job, _now_ns: draft.put_job(job),
+    "job": _put_job,
+    "assignment": lambda draft, key, row, _now_ns: draft.assignments.put(key, row),
     "elastic": lambda draft, _key, lease, _now_ns: draft.put_elastic(lease),
     "counter": lambda draft, key, count, _now_ns: draft.counters.put(key, count),
 }

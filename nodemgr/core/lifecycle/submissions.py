@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.core.lifecycle import jobs, queue_settings
+from nodemgr.core.lifecycle import assignments, jobs, queue_settings
 from nodemgr.core.model import array_rows, effects, job_ids, messages
 from nodemgr.core.model.entities import (
     AWAITED_BYTES,
@@ -38,13 +38,41 @@ MAX_AWAITED = 100_000
 
 def submit(draft: Draft, event: SubmitJobs, now_ns: int) -> None:
     for submission in event.submissions:
-        known = draft.job_of_key.get((submission.env, submission.key)) if submission.key else None
-        refusal = None if known is not None else _refused(draft, submission)
-        if refusal is not None:
-            draft.emit(effects.SubmitAnswered(submission.ref, None, *refusal))
-        else:
-            job_id = _enter(draft, submission, now_ns, event.wall_ns) if known is None else known
-            draft.emit(effects.SubmitAnswered(submission.ref, job_id, None, ""))
+        answer = _take if submission.assigned is None else _assign
+        job_id, refusal = answer(draft, submission, now_ns, event.wall_ns)
+        code, reason = refusal or (None, "")
+        draft.emit(effects.SubmitAnswered(submission.ref, job_id, code, reason))
+
+
+Taken = tuple[str | None, Refusal | None]
+"""The job or array, or the refusal."""
+
+
+def _take(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> Taken:
+    known = draft.job_of_key.get((submission.env, submission.key)) if submission.key else None
+    refusal = None if known is not None else _refused(draft, submission)
+    if known is not None or refusal is not None:
+        return known, refusal
+    return _enter(draft, submission, now_ns, wall_ns), None
+
+
+def _assign(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> Taken:
+    """A head's assignment: its key has one answer, which is stored with it."""
+    assigned = submission.assigned
+    assert assigned is not None
+    row = draft.assignments.get(assigned.key)
+    if row is not None:
+        assignments.confirm(draft, row)
+        return row.job_id or None, None if row.job_id else (DenyCode.BAD_REQUEST, row.why)
+    if (refusal := assignments.late(draft, assigned)) is not None:
+        return None, refusal
+    refusal = (DenyCode.BAD_REQUEST, assigned.refusal) if assigned.refusal else None
+    if (refusal := refusal or _refused(draft, submission)) is not None:
+        assignments.refuse(draft, assigned, submission.env, refusal[1])
+        return None, refusal
+    job_id = _enter(draft, submission, now_ns, wall_ns)
+    assignments.take(draft, assigned, submission.env, job_id)
+    return job_id, None
 
 
 def names_taken(draft: Draft, event: NamesTaken, _now_ns: int) -> None:
@@ -257,8 +285,12 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         why=reasons.held_by(submission.by) if submission.hold else "",
         deeds=(HistoryEntry(wall_ns, submission.by, _was_submitted(submission)),),
         indices=submission.array,
+        assigned="" if submission.assigned is None else submission.assigned.key,
     )
-    _submitted(draft, job, now_ns, wall_ns)
+    assigned, queued_ns = submission.assigned, None
+    if assigned is not None:  # its time at the head counts
+        queued_ns = draft.stamp(now_ns) - assigned.waited_ns
+    _submitted(draft, job, now_ns, wall_ns, queued_ns)
     return job_id
 
 
@@ -282,9 +314,9 @@ def _was_submitted(submission: Submission) -> MessageLine:
     return messages.WAS_SUBMITTED_HELD() if submission.hold else messages.WAS_SUBMITTED()
 
 
-def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
+def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | None) -> None:
     if job.state is JobState.QUEUED:
-        queued = jobs.enqueue(draft, job, JobEvent.SUBMIT, now_ns, wall_ns)
+        queued = jobs.enqueue(draft, job, JobEvent.SUBMIT, now_ns, wall_ns, queued_ns)
     else:
         queued = jobs.changed(draft, job, JobEvent.SUBMIT, job.state)
         draft.put_job(queued)

@@ -41,6 +41,7 @@ class WaitCause(enum.StrEnum):
     AWAY = "away"
     NEXT = "next"
     SET_ASIDE = "set_aside"
+    UNCONFIRMED = "unconfirmed"
 
 
 LEASE_ENDS: dict[LeaseEnd, str] = {

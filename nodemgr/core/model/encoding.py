@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from nodemgr.core.model.array_rows import written
 from nodemgr.core.model.entities import (
+    Assignment,
     ElasticLease,
     Ended,
     Env,
@@ -56,6 +57,7 @@ KINDS: dict[str, Any] = {
     "spec": JobSpec,
     "job": Job,
     "elastic": ElasticLease,
+    "assignment": Assignment,
     "counter": int,
     "history": Ended,
 }

@@ -812,6 +812,8 @@ class Request:
 
     They stand one behind the other from `queued_ns` on.
     """
+    is_assigned: bool = False
+    """The job is one that a head assigned to this node: it may have to be confirmed."""
 
     @property
     def planned_ms(self) -> int | None:
@@ -835,9 +837,9 @@ class Request:
         """Requests with the same key ask for the same.
 
         If one of them does not get it, no later one does. An interactive request has a key of its
-        own.
+        own, and so has an assigned job, of which some are confirmed.
         """
-        if self.job_id is None:
+        if self.job_id is None or self.is_assigned:
             return self.request_id
         same = f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
         if self.predicted or self.expected_ms is not None:
@@ -1077,6 +1079,8 @@ class Job:
     resumes_ns: int | None = None
     indices: Ranges = ()
     """Of the row of an array: its elements that wait; empty for a job and for an element."""
+    assigned: str = ""
+    """The key under which a head assigned it (Assignment); empty: it is a job of this node."""
 
     @property
     def size(self) -> int:
@@ -1095,6 +1099,47 @@ class Job:
         more = PREDICTED_BYTES * len(self.run.predicted)
         parts = BARE_BYTES + words + more + entries + attempts
         return (max(JOB_ROW_BYTES, parts) + AWAITED_BYTES * len(self.after)) * self.size
+
+
+NEVER_RAN = frozenset((Cause.NOT_STARTED, Cause.CANNOT_RUN))
+"""Causes for which no process of an attempt has run."""
+
+
+@value
+class Assignment:
+    """The answer to a head that assigned a job, kept until the head acknowledges its end."""
+
+    key: str
+    """HEAD/GENERATION/JOB/ATTEMPT, in the head's words."""
+    number: int
+    """The number of the assignment: a later one of the same head has a greater one."""
+    env: str
+    job_id: str
+    """The job here; empty: it was refused."""
+    state: JobState = JobState.QUEUED
+    """Of a job that has ended: how. Else QUEUED, whatever the job does now."""
+    why: str = ""
+    attempt: Attempt | None = None
+    """Of a job that has ended: its attempt; None: it had none."""
+    is_acknowledged: bool = False
+    """The head has stored the end. The row goes once its number is below the head's."""
+
+    @property
+    def head(self) -> str:
+        """The name of the head."""
+        return self.key.partition("/")[0]
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def began(self) -> bool:
+        """Of one that is over: whether a process of it may have run."""
+        last = self.attempt
+        return last is not None and (
+            last.started_wall_ns is not None or last.cause not in NEVER_RAN
+        )
 
 
 @value

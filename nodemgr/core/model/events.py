@@ -492,6 +492,35 @@ class Match:
 
 
 @value
+class Assigned:
+    """The head's part of a submission: a job of the cluster whose attempt this node is given."""
+
+    key: str
+    """Its name there (entities.Assignment)."""
+    number: int
+    waited_ns: int = 0
+    """The time it has waited at the head: its place in its queue here counts it."""
+    refusal: str = ""
+    """Why the edge cannot take it; it is the answer to the key. Empty: the core decides."""
+
+    @property
+    def head(self) -> str:
+        """The name of the head."""
+        return self.key.partition("/")[0]
+
+
+@value
+class AcknowledgeEnds:
+    """A head has stored the ends of these assignments: their answers may go."""
+
+    head: str
+    keys: tuple[str, ...]
+    below: int
+    """This node has answered each assignment of the head with a smaller number."""
+    wall_ns: int
+
+
+@value
 class Submission:
     """One job, or an array of jobs, as submitted."""
 
@@ -526,6 +555,8 @@ class Submission:
 
     They ended in the env of the submission.
     """
+    assigned: Assigned | None = None
+    """A head's assignment: one job, without dependencies, restarts or a hold."""
 
     @property
     def size(self) -> int:
@@ -723,6 +754,7 @@ Event = (
     | GateMissed
     | Progressed
     | SubmitJobs
+    | AcknowledgeEnds
     | JobStarted
     | JobEnded
     | JobRequeuedBeforeStart

@@ -97,6 +97,9 @@ PAUSED_AGAIN = Part(
 HELD = Part("{why} (nodemgr queue unhold {job})")
 HELD_BY = Part("held by {by}")
 HELD_PLAINLY = Part("held")
+UNCONFIRMED = Part(
+    "waits for the word of {head}, which assigned it: the manager has started anew since then"
+)
 NO_START_NOW = Part("no job can be started now")
 CONTAINER_DOWN = Part(
     "waits for its container {container}{why}: start it, then run `nodemgr queue` there",
@@ -305,6 +308,19 @@ JOB_BEING_ENDED = Message(
 )
 JOB_NOT_ENDED = Message(
     "{job} has not ended", "withdraw it first, or wait for its end", code="refused"
+)
+JOB_OF_HEAD = Message(
+    "{job} is a job of the cluster of {head}, which orders it",
+    "give the order there; `nodemgr queue withdraw {job}` ends it here",
+    code="refused",
+)
+ASSIGNMENT_OVER = Message(
+    "{key} was assigned to this node and is over", "nothing is to be done", code="refused"
+)
+MANY_ASSIGNMENTS = Message(
+    "this node keeps the ends of {limit} assigned jobs, and their head has not acknowledged them",
+    "acknowledge them first",
+    code="store",
 )
 JOB_HELD_ALREADY = Message(
     "{job} is held already", "`nodemgr queue unhold {job}` lets it start", code="refused"

@@ -41,5 +41,12 @@ JOBS = "jobs"
 """The counters: ids of tasks and requests, generations of ledger slots, ids of jobs and specs."""
 FAILURES = "failures"
 """The counter of failures' ids."""
+
+
+def assigned_below(head: str) -> str:
+    """The counter of the number below which a head has no open assignment without a row."""
+    return f"assigned/{head}"
+
+
 SERVICE = "service"
 """The counter of the nanoseconds for which managers have run on this store."""

@@ -100,7 +100,8 @@ JOB_TRANSITIONS: Mapping[tuple[JobState | None, JobEvent], Targets[JobState]] = 
     ),
     (_PAUSED, JobEvent.UNHOLD): Targets((_QUEUED, _FAILED), "A user ends the pause early."),
     (_PAUSED, JobEvent.GPU_FAILED): Targets(
-        (_PAUSED,), "Its GPU failed just after its attempt: the failure is not its own."
+        (_PAUSED, _FAILED),
+        "Its GPU failed just after its attempt, by no fault of it; an assigned job is over then.",
     ),
     (_PAUSED, JobEvent.HOLD): Targets((_HELD,), "It stays out of its queue after the pause."),
     (_PAUSED, JobEvent.WITHDRAW): Targets((_WITHDRAWN,), _BY_USER),

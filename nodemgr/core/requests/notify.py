@@ -103,6 +103,8 @@ class WaitReasons:
             reserved = self._reserved_before(draft.order(request), request)
             result = placement.judge(draft, request, reserved, {})
             return Judged(WaitCause.NODE, None, reserved, result)
+        if not passes.is_confirmed(draft, request):
+            return Judged(WaitCause.UNCONFIRMED)
         if not launch_hosts.is_up(draft, request):
             return Judged(WaitCause.PLACE_DOWN)
         if not admission.fits_quota(draft, request) or host_use.beyond(draft, request):
@@ -161,6 +163,8 @@ class WaitReasons:
         match judged.cause:
             case WaitCause.PLACE_DOWN:
                 return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))
+            case WaitCause.UNCONFIRMED:
+                return messages.UNCONFIRMED(head=reasons.head_of(draft.jobs[request.job_id or ""]))
             case WaitCause.ABOVE_QUOTA:
                 if (bound := host_use.beyond(draft, request)) is not None:
                     return reasons.short_of_host(request, bound)

@@ -35,8 +35,9 @@ and later jobs that reserve CPUs or host memory wait behind it. One that is shor
 own env's quota keeps nothing, and its env's later jobs that reserve some wait behind it.
 A request that is short of compute alone on the GPUs that its env holds keeps that compute from
 later requests with a share, and its env's later requests wait behind it.
-A pass skips a job if its place is down (launch_hosts.py), and a request that needs more than its
-env's quota since that was lowered, or more GPUs than are in service (admission.py). They keep
+A pass skips a job if its place is down (launch_hosts.py), an assigned job that its head has not
+confirmed since the manager's start (lifecycle/assignments.py), and a request that needs more than
+its env's quota since that was lowered, or more GPUs than are in service (admission.py). They keep
 nothing, and so does a suspended task while one of its GPUs is lost.
 Where time limits give the ends of running tasks, a later request may have a reserved GPU if that
 delays no earlier request (backfill.py). Config.backfill_depth waiting requests are planned. The
@@ -309,6 +310,11 @@ def _result_now(draft: Draft, scheduling_pass: SchedulingPass, request: Request)
     return result
 
 
+def is_confirmed(draft: Draft, request: Request) -> bool:
+    """Whether its head has named the job since the manager's start; true for all other requests."""
+    return not request.is_assigned or (request.job_id or "") not in draft.unconfirmed
+
+
 def takes_part(draft: Draft, request: Request) -> bool:
     """False: the pass skips the request."""
     if set_aside.has(draft, request.request_id):
@@ -320,6 +326,7 @@ def takes_part(draft: Draft, request: Request) -> bool:
         )
     return (
         launch_hosts.is_up(draft, request)
+        and is_confirmed(draft, request)
         and admission.fits_quota(draft, request)
         and admission.fits_node(draft, request)
         and host_use.beyond(draft, request) is None

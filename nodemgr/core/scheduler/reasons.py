@@ -271,6 +271,16 @@ def nowhere(request: Request, why: str) -> str:
     return messages.PLACE_DOWN(gpus=gpus(request.gpus), why=why) if request.gpus else why
 
 
+def head_of(job: Job) -> str:
+    """The name of the head that assigned it."""
+    return job.assigned.partition("/")[0]
+
+
+def of_head(job: Job) -> str:
+    """The refusal of an order that its head alone gives."""
+    return messages.JOB_OF_HEAD(job=job.job_id, head=head_of(job))
+
+
 def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> str:
     """The line of a request that waited before its env's quota fell below its need."""
     if request.gpus > quota_gpus:

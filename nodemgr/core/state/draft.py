@@ -59,6 +59,8 @@ from nodemgr.core.state.node_state import Overlay, Overlays, State, first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk, line_name
 
 EVERY_STATE = frozenset(JobState)
+OF_PASSES = ("launch_hosts", "unconfirmed")
+"""Tables that say which requests take part in a pass."""
 NEW = 1 << 62
 """Above every number of a queue."""
 
@@ -588,12 +590,14 @@ class Draft(Overlays):
     def readmitted(self) -> Iterable[str]:
         """The inadmissible envs with a quota, holding or request that this step changed.
 
-        If it changed a GPU or a place: all inadmissible envs.
+        If it changed a GPU, a place or an unconfirmed job: all inadmissible envs.
         """
         inadmissible = self.state.queue.inadmissible()
         if not inadmissible:
             return ()
-        if self.gpus.changes or ("launch_hosts" in self.seldom and self.launch_hosts.changes):
+        if self.gpus.changes or any(
+            name in self.seldom and self.seldom[name].changes for name in OF_PASSES
+        ):
             return list(inadmissible)
         before = self.state.requests
         rows = [

@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from nodemgr.core.model.entities import (
     MS,
+    Assignment,
     Config,
     ConnectionId,
     ElasticLease,
@@ -276,8 +277,13 @@ class Tables:
     """Jobs that have not ended."""
     elastics = Of[str, ElasticLease]("elastic", seldom=True)
     """The elastic leases, by task."""
+    assignments = Of[str, Assignment]("assignment", seldom=True)
+    """The answers to heads, by key."""
     counters = Of[str, int]("counter")
-    """schema.IDS, schema.GENERATION, schema.JOBS, schema.FAILURES and schema.SERVICE."""
+    """schema.IDS, schema.GENERATION, schema.JOBS, schema.FAILURES and schema.SERVICE.
+
+    And schema.assigned_below of each head.
+    """
 
     connections = Of[ProcessKey, ConnectionId]()
     process_of_connection = Of[ConnectionId, ProcessKey]()
@@ -383,6 +389,8 @@ class Tables:
     """Per GPU, the percent of its compute that tasks with a share have (state/compute.py)."""
     shrunk = Of[str, bool](seldom=True)
     """Tasks that have less compute than they asked for."""
+    unconfirmed = Of[str, bool](seldom=True)
+    """The assigned jobs that their head has not named since the manager's start."""
     launch_hosts = Of[str, str](seldom=True)
     """By place, as reported since the manager's start: empty if up, else why it is down."""
 

@@ -11,7 +11,6 @@ no other rights, in the same place: on the node, or in the owner's container.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -29,19 +28,23 @@ from nodemgr.core.model import array_rows, effects, events, job_ids
 from nodemgr.core.model.entities import (
     DenyCode,
     Ended,
-    GpuRange,
     Job,
     JobPayload,
     JobSpec,
     JobState,
     QueueRow,
-    RunSpec,
 )
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.views import job_rows
-from nodemgr.edge.api import bulk_actions, forecast_operations
+from nodemgr.edge.api import (
+    assignment_operations,
+    bulk_actions,
+    forecast_operations,
+    run_specs,
+)
 from nodemgr.edge.api import job_arguments as kinds
+from nodemgr.edge.api.assignment_operations import AssignmentOperations
 from nodemgr.edge.api.forecast_operations import ForecastOperations
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.job_waits import Waits
@@ -80,7 +83,6 @@ from nodemgr.messages import jobs as messages
 from nodemgr.messages.orders import (
     ADMINS_VERB,
     INTERNAL_FAULT,
-    MEMORY_RANGE_ABSURD,
     OTHER_ENV,
 )
 
@@ -150,11 +152,6 @@ LOG_PIECE = {
 }
 MAX_LEASES = 1_000
 """In one answer, which is made in the thread of the past."""
-_own, _of_run = (
-    {field.name for field in dataclasses.fields(kind)} for kind in (events.Submission, RunSpec)
-)
-OF_RUN = [row.name for row in fields.ORDERED if row.name in _of_run - _own and not row.most]
-"""Arguments that are fields of the RunSpec alone, by the same names."""
 PAYLOAD = ("argv", "cwd", "environ")
 """Arguments that only the job's process needs, named as in JobPayload."""
 
@@ -240,8 +237,18 @@ class JobOperations:
             ),
             "queue_create": JobOperation({**queue, **ranked}, self._queue_create, users=False),
             "queue_rm": JobOperation(queue, self._queue_rm, users=False),
+            **self._assignment_verbs(),
             **self._task_verbs(),
             **self._forecast_verbs(),
+        }
+
+    def _assignment_verbs(self) -> Mapping[str, JobOperation]:
+        """Of a cluster's head: the control plane's alone."""
+        own, rows = AssignmentOperations(self._daemon), assignment_operations
+        return {
+            "job_assign": JobOperation(rows.ASSIGN, own.assign, users=False),
+            "job_acknowledge": JobOperation(rows.ACKNOWLEDGE, own.acknowledge, users=False),
+            "job_assigned": JobOperation(rows.LIST, own.list, users=False),
         }
 
     def _task_verbs(self) -> Mapping[str, JobOperation]:
@@ -415,17 +422,8 @@ class JobOperations:
             gid,
             **{name: given.pop(name) for name in ("umask",) if name in given},
         )
-        gpus = given.pop("gpus", None)
-        memory_bytes, most_bytes = _memory_range(given)
-        run = RunSpec(
-            kinds.command_line(command),
-            gpus or 0,
-            memory_bytes,
-            place=place,
-            **{name: given.pop(name, None) for name in OF_RUN},
-            gpu_range=_gpu_range(gpus, given.pop("gpus_max", None), is_elastic=bool(leader)),
-            memory_most_bytes=most_bytes,
-        )
+        gpus = given.get("gpus")
+        run = run_specs.take(given, command, place, is_elastic=bool(leader))
         forecast = None
         env = self._daemon.state.envs.get(who.env)
         if features is not None and env is not None and gpus != 0:
@@ -1016,21 +1014,6 @@ def _spend(who: Who, units: int) -> None:
 
 def _refused(error: OperationError) -> dict[str, Any]:
     return error.answer()
-
-
-def _memory_range(given: dict[str, Any]) -> tuple[int | None, int | None]:
-    """The least and the most memory; of one size, the size and None. Raises OperationError."""
-    least_bytes, most_bytes = given.pop("memory_bytes", None), given.pop("memory_max_bytes", None)
-    if most_bytes is not None and (least_bytes is None or most_bytes < least_bytes):
-        raise OperationError(MEMORY_RANGE_ABSURD(least=least_bytes or 0, most=most_bytes))
-    return least_bytes, most_bytes
-
-
-def _gpu_range(gpus: int | None, most: int | None, *, is_elastic: bool) -> GpuRange | None:
-    """The numbers beyond the least one; the core refuses a range without sense."""
-    if most is None and not is_elastic:
-        return None
-    return GpuRange(most or gpus or 0, is_elastic)
 
 
 def _user_of_job(uid: int) -> str:

@@ -63,6 +63,9 @@ _CHANGES = ((Units.CHANGE, Units.CHANGE.within()),)
 LARGEST_STEPS: Mapping[str, tuple[tuple[Units, int], ...]] = {
     "job_submit": _ONE,
     "job_submit_many": ((Units.SUBMIT, Units.SUBMIT.within()),),
+    "job_assign": _ONE,
+    "job_acknowledge": ((Units.NAME, 100),),
+    "job_assigned": ((Units.ROW, Units.ROW.within()),),
     "job_place": _ONE,
     "job_show": ((Units.STORY, Units.STORY.within()),),
     "job_withdraw": _CHANGES,

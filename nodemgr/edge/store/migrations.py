@@ -138,6 +138,10 @@ def _array_rows(db: sqlite3.Connection) -> None:
     db.execute("DELETE FROM current WHERE kind = 'entering'")
 
 
+def _assignments(_db: sqlite3.Connection) -> None:
+    """Rows of assigned jobs: no version before reads them."""
+
+
 def _enqueue(db: sqlite3.Connection, job: dict[str, Any], size: int) -> None:
     """An array's row of so many jobs goes to the end of its queue."""
     (last,) = db.execute(
@@ -191,6 +195,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _entering,
     _durations,
     _array_rows,
+    _assignments,
 )
 """The n-th makes a store of version n out of one of version n - 1."""
 

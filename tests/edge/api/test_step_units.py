@@ -18,6 +18,9 @@ import pytest
 
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
+from nodemgr.core.lifecycle.assignments import MAX_ASSIGNMENTS
+from nodemgr.core.model.entities import Assignment, JobState
+from nodemgr.edge.api.assignment_operations import MAX_KEYS
 from nodemgr.edge.api.job_arguments import MAX_JOBS_NAMED, MAX_ROWS, MAX_SUBMITTED
 from nodemgr.edge.host.loop import SwallowingSelector
 from nodemgr.edge.rpc.cost import LARGEST_STEPS, STEP_UNITS
@@ -28,6 +31,9 @@ CALLS = 6 * STEP_UNITS
 """The most calls in one turn."""
 MANY = 300
 """Elements of an array, and jobs: some steps of each."""
+
+
+KEYS = [f"hq/1/j{number}/1" for number in range(10_000, 10_000 + MAX_ASSIGNMENTS)]
 
 
 class Turns:
@@ -74,8 +80,9 @@ def turns() -> Iterator[Turns]:
 class Alice:
     """A tenant, whose jobs all wait."""
 
-    def __init__(self, talk: Conversation, verbs: Iterable[str]) -> None:
-        self._talk, self.verbs = talk, verbs
+    def __init__(self, manager: LocalManager, talk: Conversation) -> None:
+        self.manager, self._talk = manager, talk
+        self.verbs: Iterable[str] = manager.service.parts.job_orders.table
         self.array = ""
 
     def order(self, verb: str, **given: object) -> dict[str, Any]:
@@ -90,6 +97,15 @@ class Alice:
     def submit(self, **more: object) -> str:
         words = {"argv": ["true"], "cwd": "/", "environ": [], "key": os.urandom(16).hex()}
         return str(self.order("job_submit", **words, hold=True, **more)["job"])
+
+    def of_head(self, verb: str, **given: object) -> dict[str, Any]:
+        """An order of a cluster's head, while the node keeps as many answers as it ever does."""
+        rows = {
+            key: Assignment(key, number, "alice", "", JobState.WITHDRAWN, "not here")
+            for number, key in enumerate(KEYS, 1)
+        }
+        self.manager.do(lambda: self.manager.daemon.state.assignments.update(rows))
+        return self.manager.call(verb, head="hq", **given)
 
     def many(self) -> None:
         for first in range(0, MANY, MAX_SUBMITTED):
@@ -107,7 +123,7 @@ def alice(turns: Turns) -> Iterator[Alice]:
         for index in range(4):
             manager.call("gpu_drain", index=index)  # nothing starts
         with Conversation(manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
-            alice = Alice(talk, manager.service.parts.job_orders.table)
+            alice = Alice(manager, talk)
             alice.array = alice.submit(array=list(range(MANY)))
             alice.many()
             manager.do(turns.begin)
@@ -150,6 +166,10 @@ LARGEST: dict[str, Callable[[Alice], object]] = {
     "leases": lambda alice: alice.order("leases", limit=MAX_ROWS),
     "report": lambda alice: alice.order("report"),
     "job_withdraw": to_array("job_withdraw"),
+    "job_assigned": lambda alice: alice.of_head("job_assigned", limit=MAX_ROWS),
+    "job_acknowledge": lambda alice: alice.of_head(
+        "job_acknowledge", keys=KEYS[:MAX_KEYS], below=MAX_ASSIGNMENTS + 1
+    ),
 }
 
 
