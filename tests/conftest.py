@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import tempfile
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -49,6 +50,7 @@ WITHOUT_FRAMEWORKS = (
 WHOLE_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.frameworks\b", re.MULTILINE)
 """In a file whose tests all need them: it is not read without them, since it may import them."""
 LEFTOVERS = pytest.StashKey[Leftovers]()
+LAST_END_S = 60
 MOST_WORKERS = 8
 """Each may hold a PyTorch and a TensorFlow in memory."""
 ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's cgroups
@@ -119,8 +121,17 @@ def left(config: pytest.Config) -> list[str]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A run that leaves files in a /tmp of its own fails."""
-    if left(session.config) and session.config.stash[LEFTOVERS].are_ours:
+    """A run that leaves files in a /tmp of its own fails.
+
+    A process that ends a little after its test has a while to take its files along.
+    """
+    leftovers = session.config.stash.get(LEFTOVERS, None)
+    if leftovers is None or not leftovers.are_ours:
+        return
+    deadline = time.monotonic() + LAST_END_S
+    while left(session.config) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if left(session.config):
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import shutil
 import sqlite3
@@ -40,6 +41,7 @@ LONG_MS = 600_000
 # thread, or asks the manager's, only waits for the processor of a busy machine.
 gpu_inventory.READING_TIMEOUT_S = figure_reader.READING_TIMEOUT_S = WAIT_LIMIT_S
 processes.LONG_TIMEOUT_S = registry.LONG_TIMEOUT_S = WAIT_LIMIT_S
+processes._learn_user_name(os.getuid())
 EventStream.__init__.__defaults__ = (WAIT_LIMIT_S,)  # type: ignore[attr-defined]
 
 
