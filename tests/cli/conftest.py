@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from client_plugin.ways import choice
+from client_plugin.ways.control import ControlConnection
 from nodemgr import cli
 from nodemgr.edge.admin.control_client import SYNC_PREFIX
 from nodemgr.edge.rpc import wire
@@ -92,6 +94,9 @@ def nodemgr(
         with monkeypatch.context() as patch:
             patch.setattr(os, "environ", clean_environment(**said))
             patch.setattr(os, "execve", never)
+            # a busy machine's manager may not run for 10 s
+            patch.setattr(ControlConnection.__init__, "__defaults__", (WAIT_LIMIT_S,))
+            patch.setattr(choice, "ANSWER_TIMEOUT_S", WAIT_LIMIT_S)
             code = cli.main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, out, err)
