@@ -5,6 +5,7 @@ Its events are awaited, never slept for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -19,6 +20,7 @@ from typing import Any
 
 from client_plugin.ways import locations
 from nodemgr.edge.admin.control_client import ControlClient, EventStream
+from nodemgr.edge.executor.launcher import PROGRAM as LAUNCHER
 from nodemgr.paths import env_dir
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.supervisor import Supervisor
@@ -269,7 +271,15 @@ class Manager:
             code = self._end(signal.SIGTERM)
             if code != 0 and (is_ready or code != -signal.SIGTERM):
                 raise AssertionError(f"the manager ended with {code}; it said:\n{self.log}")
+        self._end_jobs()
         apart = self.run_dir / "sim" / "apart"
         if apart.is_mount():  # root's manager that was killed has left it
             subprocess.run(["umount", "--lazy", apart], check=True)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end_jobs(self) -> None:
+        """Jobs outlive their manager: those that a test left wait for a gate that is gone."""
+        jobs = self.state_dir / "jobs"
+        with contextlib.suppress(OSError):
+            if any(jobs.iterdir()):
+                subprocess.run([LAUNCHER, "end-all", jobs], check=False)
