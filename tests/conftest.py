@@ -21,6 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.client_c.compiled import OBJECTS
 from tests.session import Leftovers, processors
+from tests.support.examples import TIMES
 from tests.support.manager import Manager
 from tests.support.udp_clients import FakeClient
 
@@ -63,7 +64,12 @@ ONE_PROCESS = {
 """Folder or file -> the group whose tests one worker runs."""
 
 
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "busy",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=TIMES == 1,  # a deep run looks for what nobody has seen
+)
 settings.load_profile("busy")  # no test fails because the machine has other work
 
 

@@ -25,7 +25,7 @@ from nodemgr.core.sharing import preemption as made_to_go
 from nodemgr.core.state import accounting, compute
 from nodemgr.core.state.draft import Draft
 from tests.core.every_event import EXEMPT_MS, RULES, Everything, Rule
-from tests.support.examples import examples, fresh_seed
+from tests.support.examples import examples, fresh_seeds
 
 STEPS = 120
 HINDRANCES = (
@@ -233,7 +233,7 @@ def test_walks_in_which_two_classes_contend() -> None:
     assert PREEMPTED["first"] > 2, "walks that preempt nothing show nothing"
 
 
-@pytest.mark.parametrize("seed", [*range(examples(5)), fresh_seed()])
+@pytest.mark.parametrize("seed", [*range(examples(5)), *fresh_seeds()])
 def test_a_walk(seed: int) -> None:
     ends_well(seed)
 

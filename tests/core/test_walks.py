@@ -12,7 +12,7 @@ import pytest
 
 from tests.core.test_machine import ENVS, Core
 from tests.core.walks import Rule, walk
-from tests.support.examples import examples, fresh_seed
+from tests.support.examples import examples, fresh_seeds
 
 SEEDS = examples(80)
 
@@ -95,7 +95,7 @@ the grant.
 """
 
 
-@pytest.mark.parametrize("seed", [*range(examples(10)), KEPT, fresh_seed()])
+@pytest.mark.parametrize("seed", [*range(examples(10)), KEPT, *fresh_seeds()])
 def test_a_walk(seed: int) -> None:
     walk(Core(), RULES, Core.settled, seed)
 

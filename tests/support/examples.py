@@ -19,10 +19,15 @@ def examples(usual: int) -> int:
     return usual * TIMES
 
 
-def fresh_seed() -> int:
-    """Another seed in each run, and one for all workers of the run. The test's id shows it."""
+def fresh_seeds() -> list[int]:
+    """In a deep run another seed each time, one for all its workers; the test's id shows it.
+
+    In a run of the whole suite none: it judges the change, and not a walk that nobody has seen.
+    """
+    if TIMES == 1:
+        return []
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex()
-    return int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "big")
+    return [int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "big")]
 
 
 LONG_PAST = min(1_000_000, examples(100_000))
