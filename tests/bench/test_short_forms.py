@@ -20,6 +20,7 @@ from nodemgr.core.forecast import samples
 from nodemgr.core.forecast.samples import Sample
 from nodemgr.core.model.values import replace
 from tests.core.forecast.trainings import features, sample
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import ROOT
 
 BENCH = ROOT / "bench"
@@ -213,7 +214,8 @@ def ended_at_sigterm(program: str, *words: str) -> tuple[int, list[bool]]:
     started = [os.pidfd_open(int(pid)) for pid in bench.stdout.readline().split()]
     bench.terminate()
     bench.communicate()
-    ended = [bool(select.select([process], [], [], 0)[0]) for process in started]
+    # they would live for minutes; the kernel ends them a moment later on a busy machine
+    ended = [bool(select.select([process], [], [], WAIT_LIMIT_S)[0]) for process in started]
     for process in started:
         os.close(process)
     return bench.returncode, ended

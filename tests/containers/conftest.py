@@ -31,9 +31,15 @@ def kind() -> str:
 
 
 @pytest.fixture
-def node(make_manager: Callable[..., Manager], kind: str) -> Iterator[Manager]:
+def timeout_ms() -> int:
+    """After this silence a task counts as stalled: none of a busy machine's is so long."""
+    return 60_000
+
+
+@pytest.fixture
+def node(make_manager: Callable[..., Manager], kind: str, timeout_ms: int) -> Iterator[Manager]:
     """A manager on two simulated GPUs of 16 GiB."""
-    yield from container_node(make_manager, kind)
+    yield from container_node(make_manager, kind, NODEMGR_TIMEOUT_MS=str(timeout_ms))
 
 
 def container_node(
@@ -44,7 +50,6 @@ def container_node(
         environment={
             "NODEMGR_CDI_DIR": str(podman.CDI_DIR),
             "NODEMGR_CDI_KIND": kind,
-            "NODEMGR_TIMEOUT_MS": "2000",
             **settings,
         },
     )

@@ -11,6 +11,8 @@ import shlex
 import signal
 import sys
 
+import pytest
+
 from nodemgr.simulator import SimulatedNode
 from tests.containers.podman import Containers, Program
 from tests.support.manager import HOLD, ROOT, Events, Manager
@@ -141,6 +143,7 @@ def test_a_restarted_manager_is_found_without_restarting_containers(
     assert holder.end()[0] == 0
 
 
+@pytest.mark.parametrize("timeout_ms", [2_000])
 def test_a_paused_container_keeps_its_lease(node: Manager, containers: Containers) -> None:
     """The freezer, for longer than the timeout: stalled, and then the same lease again."""
     node.quota("alice", 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.elastic.led import HERE, Led
+from tests.support.limits import WAIT_LIMIT_S
 
 SCRIPT = HERE / "scripts" / "ddp.py"
 pytestmark = [pytest.mark.frameworks, pytest.mark.slow]
@@ -47,7 +48,7 @@ def begins(led: Led, size: int, times: int = 1) -> int:
 
 def trains(led: Led, size: int, until: int = 0) -> int:
     """Waits until a round of this size has reached a step; returns the newest step."""
-    end_s = time.monotonic() + 60
+    end_s = time.monotonic() + WAIT_LIMIT_S
     while time.monotonic() < end_s:
         led.line(rf"^step \d+ of {size}$")
         steps = [

@@ -26,6 +26,14 @@ def lead(tmp_path: Path) -> Iterator[Callable[..., Led]]:
         led.close()
 
 
+def assert_left(led: Led, *numbers: int) -> None:
+    """Of the workers that train, without worker 1; a spare comes after two calm seconds."""
+    left = set(led.workers())
+    assert 1 not in left
+    assert set(numbers) <= left
+    assert len(left - set(numbers)) <= 1
+
+
 def test_a_worker_for_each_gpu_and_lines_told_apart(lead: Callable[..., Led]) -> None:
     led = lead(gpus=2)
     led.line(r"^generation 1 rank 0 of 2 root 0 state False at boundary$")
@@ -44,7 +52,7 @@ def test_an_offered_gpu_joins_and_a_recalled_one_is_left(lead: Callable[..., Led
     led.line("GPU 5 is asked back: bob$")
     led.word("left", "GPU-5")
     led.line(r"^generation 3 rank 0 of 1")
-    assert list(led.workers()) == [0]
+    assert_left(led, 0)
 
 
 def test_a_spare_gets_the_next_gpu_and_ends_with_the_task(lead: Callable[..., Led]) -> None:
@@ -67,7 +75,7 @@ def test_a_worker_that_does_not_leave_is_killed_at_its_deadline(lead: Callable[.
     led.lease("recall", 1, within_s=0.5)
     led.line("worker 1 was killed, since it did not leave GPU 1 in time")
     led.word("left", "GPU-1")
-    assert list(led.workers()) == [0]
+    assert_left(led, 0)
 
 
 def test_a_stopped_worker_is_named(lead: Callable[..., Led]) -> None:
@@ -95,7 +103,7 @@ def test_a_withdrawn_recall_gives_the_gpu_a_new_worker(lead: Callable[..., Led])
     led.line("GPU 1 stays with this task")
     os.kill(led.workers()[1], signal.SIGKILL)
     led.line(r"of 2 root 0 state True")
-    assert sorted(led.workers()) == [0, 2]
+    assert_left(led, 0, 2)
 
 
 def test_a_killed_worker_0_costs_the_others_nothing(lead: Callable[..., Led]) -> None:
@@ -115,7 +123,7 @@ def test_the_workers_of_a_killed_leader_end_with_what_they_started(
     led.line("runs on 2 GPUs$")
     workers = led.workers().values()
     pids = [*workers, *(child for worker in workers for child in children(worker))]
-    assert len(pids) == 4
+    assert len(pids) >= 4, "two workers and their children; a spare may be there already"
     led.send(signal.SIGKILL)
     assert led.process.wait() == -signal.SIGKILL
     gone(*pids)
@@ -142,7 +150,7 @@ def test_an_interrupt_ends_all_processes(lead: Callable[..., Led]) -> None:
     led.line("runs on 2 GPUs$")
     workers = led.workers().values()
     pids = [*workers, *(child for worker in workers for child in children(worker))]
-    assert len(pids) == 4
+    assert len(pids) >= 4, "two workers and their children; a spare may be there already"
     led.send(signal.SIGINT)
     assert led.end() == -signal.SIGINT
     gone(*pids)

@@ -19,6 +19,7 @@ from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import WrongValue
 from client_plugin.verbs.commands.submit import job_arguments
 from client_plugin.ways.faults import Exit, Fault
+from nodemgr.edge.executor.local import LIMITS
 from tests.elastic.led import TRAINEE, gone
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
@@ -127,6 +128,14 @@ def leader_of(manager: Manager, job: str) -> int:
     return leader
 
 
+def pass_time_limit(manager: Manager, job: str, passed_s: float) -> None:
+    """As if the hour had passed, and not so much."""
+    attempt = manager.state_dir / "jobs" / job / "1"
+    (attempt / "limit").write_text(f"{round(passed_s * 1_000)}\n".ljust(32))
+    (claim,) = attempt.glob("claim.*")
+    os.kill(int(claim.name.split(".")[1]), LIMITS)
+
+
 def test_a_killed_leader_is_the_end_of_the_attempt(manager: Manager) -> None:
     job = submit(manager, "--gpus", "2-2", "--elastic")
     log(manager, job, "the training runs on 2 GPUs")
@@ -139,15 +148,13 @@ def test_a_killed_leader_is_the_end_of_the_attempt(manager: Manager) -> None:
 def test_a_time_limit_ends_all_workers(manager: Manager) -> None:
     """Their programs, too."""
     command = (sys.executable, str(TRAINEE), "--child")
-    job = submit(manager, "--gpus", "2-2", "--elastic", "--time", "3s", command=command)
-    seen: set[int] = set()
-
-    def has_ended() -> bool:
-        seen.update(processes_of(manager, job))
-        return bool(as_json(manager, "history", job)["jobs"][0]["ended"])
-
-    until(has_ended)
-    assert len(seen) > 1, "the leader and its workers"
+    begin_s = time.monotonic()
+    job = submit(manager, "--gpus", "2-2", "--elastic", "--time", "1h", command=command)
+    log(manager, job, "the training runs on 2 GPUs")
+    seen = processes_of(manager, job)
+    assert len(seen) >= 5, "the leader, its workers, their programs"
+    pass_time_limit(manager, job, time.monotonic() - begin_s)
+    until(lambda: bool(as_json(manager, "history", job)["jobs"][0]["ended"]))
     gone(*seen)
     assert verb(manager, "wait", job).returncode == 128 + signal.SIGTERM
     (row,) = as_json(manager, "history", job)["jobs"]

@@ -87,7 +87,7 @@ def test_a_driver_past_the_shim_is_seen_and_its_process_ended(node: Manager, way
         behind = compiled(BEHIND, "-shared", "-fPIC", *LINKED_WITH_DRIVER)
         program = as_user(node, [compiled(LOADER), behind, way])
     assert program.stdout is not None
-    assert program.stdout.readline() == "0 40\n"
+    assert program.stdout.readline() in ("0 40\n", ""), "it may be ended before it says so"
     offence = "no_lease" if way == "copy" else "over_quota"
     violation = events.expect("audit.violation", env="alice", offence=offence)
     assert (violation["pid"], violation["action"]) == (program.pid, "SIGTERM")

@@ -97,8 +97,9 @@ class Supervised:
         trace: TracebackType | None,
     ) -> None:
         self._ending.set()
-        process = self._manager.process
-        assert process is not None
-        process.send_signal(signal.SIGTERM)
-        self._thread.join()
+        while self._thread.is_alive():  # one that has just been killed has a successor
+            process = self._manager.process
+            if process is not None:
+                process.send_signal(signal.SIGTERM)
+            self._thread.join(0.1)
         self._manager.wait()

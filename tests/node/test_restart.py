@@ -194,9 +194,9 @@ def test_deaths_at_random_under_load(make_manager: Make) -> None:
             for _ in range(chance.randrange(3)):
                 if any(program.poll() is None for program in programs):
                     events.expect("task.ended")
-            process = manager.process
-            if process is not None and process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
+            while (process := manager.process) is None or process.poll() is not None:
+                pass  # the next one is on its way
+            os.kill(process.pid, signal.SIGKILL)
         for program in programs:
             code, stderr = finish(program)
             assert code in (0, 1), stderr

@@ -34,7 +34,7 @@ SMALL_DISK_RESERVE = {"NODEMGR_DISK_RESERVE_BYTES": str(2**20)}
 class Events:
     """The stream, read forward: each `expect` takes the next match and skips the events before."""
 
-    def __init__(self, run_dir: Path, since: int | None) -> None:
+    def __init__(self, run_dir: Path, since: int) -> None:
         self._stream = EventStream(run_dir, WAIT_LIMIT_S)
         self._iterator: Iterator[dict[str, Any]] | None = None
         self._since = since
@@ -212,7 +212,9 @@ class Manager:
         return next(task for task in self.status()["tasks"] if task["id"] == task_id)
 
     def events(self, since: int | None = 0) -> Events:
-        """The stream from the beginning, or (None) from now on."""
+        """The stream from the beginning, or (None) from now on, also over a restart."""
+        if since is None:
+            since = max((each["sequence"] for each in self.call("events")["events"]), default=0)
         stream = Events(self.run_dir, since)
         self._streams.append(stream)
         return stream
