@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from . import faults, interrupts, lease
+from .prediction import closure
 
 _MARK = "_nodemgr_wrapped"
 
@@ -26,6 +27,7 @@ def before_load(name: str, adapter: str) -> None:
     A wait that is cancelled here leaves no half-imported module.
     """
     try:
+        closure.follow()
         rules = _adapter(adapter)
         prepare = getattr(rules, "prepare", None)
         if prepare is not None:

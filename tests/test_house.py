@@ -581,6 +581,8 @@ ROOMS = {
 EVERYWHERE = {"fields", "messages", "units"}
 """Tables of messages and fields, and units, which import these alone: of use in every room."""
 TESTED_ELSEWHERE = {
+    "nodemgr/core/forecast/least_squares.py": "tests/core/forecast/test_earlier_runs.py",
+    "nodemgr/edge/forecast/run_keeper.py": "tests/jobs/test_earlier_runs.py",
     "nodemgr/core/manager.py": "tests/core/test_machine.py",
     "nodemgr/edge/rpc/cost.py": "tests/edge/api/test_bulk_orders.py",
     "nodemgr/core/model/entities.py": "tests/core/model/test_encoding.py",

@@ -90,6 +90,14 @@ MODELS_MOST = Message("{count} GPU models are named", "name at most {most}")
 # -- submit --predict --
 
 PREDICTED = Notice("predicted on {gpu}: memory {memory} and a margin of {margin}, run time {run}")
+KNOWN = Notice(
+    "{count} earlier run{plural} of this command: {run} is filled in as its expected time"
+)
+LEARNED = Notice(
+    "{count} earlier run{plural} of this command with other numbers: {run} is filled in as its "
+    "expected time"
+)
+KNOWN_OF_MANY = Notice("{count} of {total} commands ran before: their expected times are filled in")
 SUBMITTED_WITHOUT = Notice("{line}; the job is submitted without a forecast")
 FROM_AND_PREDICT = Message("--predict watches one command", "leave --from out, or --predict")
 ONLY_WITH_PREDICT = Message(

@@ -6,6 +6,10 @@ from client_plugin.messages.form import Message, Part
 
 MUST_BE_MODELS = Part("must be a list of 1 to {limit} GPU models")
 MUST_BE_TOKEN = Part("must be the token of a task: 1 to 64 hex digits")
+MUST_BE_RECOGNISED = Part(
+    "must be a program's key (64 hex digits), its numbers, and whether it holds"
+)
+MUST_BE_MODULES = Part("must be a list of at most {limit} files: path, size, time and digest")
 MUST_BE_MODEL = Part("must have names of 1 to {limit} printable characters")
 FORECAST_ABOVE_LIMIT = Message(
     "{needed} per GPU are predicted, but {env} may have at most {limit}",

@@ -33,7 +33,7 @@ KEPT = re.compile(
 """Lines of a store that a start and a stop of the manager leave as they are."""
 ADDED = ("PRAGMA user_version", "CREATE TABLE web_tokens", "CREATE TABLE gpu_minutes",
          "CREATE INDEX gpu_minutes_by_minute", "CREATE TABLE samples",
-         "CREATE INDEX samples_of_env",
+         "CREATE INDEX samples_of_env", "CREATE TABLE programs",
          """INSERT INTO "current" VALUES('counter','service'""")  # fmt: skip
 """Beginnings of the lines that a start may add to a store of an earlier version."""
 LAYOUT = """

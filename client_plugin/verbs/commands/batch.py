@@ -14,19 +14,23 @@ import signal
 import sys
 
 from client_plugin.messages import arguments as words
+from client_plugin.messages import prediction
 from client_plugin.messages import verbs as messages
 from client_plugin.verbs.arguments import lines
 from client_plugin.verbs.arguments.parser import Said, WrongValue, mistake
 from client_plugin.verbs.commands.submit import (
     WISHES,
     SubmitContext,
+    compare,
     find_way,
     job_arguments,
+    may_be_known,
     new_key,
     wished_variables,
     wishes_of,
 )
 from client_plugin.verbs.launch import programs, runner
+from client_plugin.verbs.launch.recognition import recognised
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Away, Exit, Fault, say
 from client_plugin.ways.refusals import refusal
@@ -74,13 +78,25 @@ class Sender:
         rows: List[Dict[str, Any]] = self._retry_timeout.outlast(lambda: self._once(arguments))
         return rows
 
-    def _once(self, arguments: Dict[str, Any]) -> List[Dict[str, Any]]:
-        self.check()
+    def ask(self, verb: str, **arguments: Any) -> Any:
+        """The answer to an order that changes nothing. Raises Fault."""
+        try:
+            return self._connected().order(verb, arguments)[0]
+        except Away:
+            self.close()
+            raise
+
+    def _connected(self) -> Conversation:
         if self._talk is None:
             self._talk = Conversation(self._path).__enter__()
+        return self._talk
+
+    def _once(self, arguments: Dict[str, Any]) -> List[Dict[str, Any]]:
+        self.check()
+        talk = self._connected()
         self._asking = True
         try:
-            answer, _ = self._talk.order("job_submit_many", arguments)
+            answer, _ = talk.order("job_submit_many", arguments)
         except Away:
             self.close()
             raise
@@ -107,6 +123,7 @@ class JobBatch:
     """The lines that wait to be sent together, and what came of all."""
 
     def __init__(self, said: Said, around: SubmitContext, sender: Sender) -> None:
+        self._said = said
         self._defaults = wishes_of(said)
         self._around = around
         self._sender = sender
@@ -119,6 +136,7 @@ class JobBatch:
         """The last reported line."""
         self.failed = 0
         self.total = 0
+        self.known = 0
 
     def take(self, number: int, line: bytes) -> None:
         if not line.strip() or line.lstrip().startswith(b"#"):
@@ -150,7 +168,11 @@ class JobBatch:
         command, own = lines.parse(line, WISHES)
         wishes = {**self._defaults, **own}
         wished = self._around.sized(job_arguments(wishes))
-        environ = self._around.environ(programs.program_of(command[0]))
+        program = programs.program_of(command[0])
+        environ = self._around.environ(program)
+        known = recognised(command, program) if may_be_known(self._said, wished) else None
+        if known is not None:
+            wished["recognised"] = {**known, "holds": False}
         return {
             "argv": command,
             "key": new_key(),
@@ -165,12 +187,14 @@ class JobBatch:
         """
         jobs = [job for _, job, _ in self._rows if job]
         self._jobs = self._size_bytes = 0
+        compare(self._sender.ask, [job["recognised"] for job in jobs if "recognised" in job])
         answers = iter(self._send(jobs))
         rows, self._rows = self._rows, []
         for number, job, wrong in rows:
             self._last = number
             told = next(answers) if job else {"error": wrong}
             self.total += 1
+            self.known += "earlier" in told
             if "error" in told:
                 self.failed += 1
             print(
@@ -236,6 +260,8 @@ def run(said: Said) -> int:
             os.close(descriptor)
         if said.inside:
             runner.ensure(said.whom())
+    if batch.known:
+        say(prediction.KNOWN_OF_MANY(count=batch.known, total=batch.total))
     if batch.failed:
         say(messages.LINES_NOT_SUBMITTED(failed=batch.failed, total=batch.total))
     return Exit.FAILED if batch.failed else 0

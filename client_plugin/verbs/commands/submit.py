@@ -7,6 +7,7 @@ once. Prints the job's id and nothing else on stdout.
 
 from __future__ import annotations
 
+import json
 import os
 
 from client_plugin import fields, units
@@ -14,10 +15,12 @@ from client_plugin.messages import prediction as prediction_messages
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.arguments import ARGUMENT_MISSING
 from client_plugin.messages.ways import MEANWHILE
+from client_plugin.prediction import closure
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
 from client_plugin.verbs.launch import programs, runner, surroundings
+from client_plugin.verbs.launch.recognition import recognised
 from client_plugin.verbs.launch.surroundings import refuse_half_elastic
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Away, Exit, Fault, say
@@ -25,11 +28,13 @@ from client_plugin.ways.retry_timeout import RetryTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional
 
     from client_plugin.ways.choice import UserWay
 
 KEY_BYTES = 16
+MOST_KEYS = 32
+"""Of programs in one order (nodemgr/edge/api/forecast_operations.py)."""
 WISHES = kinds.options_of(fields.OF_SUBMIT)
 """The resources that a job may ask for; most of their keys are arguments of the order."""
 WATCHING = (
@@ -147,10 +152,15 @@ def run(said: Said) -> int:
     }  # fmt: skip
     if said.predict:
         arguments.update(_features(said))
+    elif may_be_known(said, wished) and (known := recognised(said.command, program)):
+        compare(way.ask, [known])
+        arguments["recognised"] = known
     answer = _submit(way, retry_timeout, arguments)
     job = answer["job"]
     if answer.get("forecast"):
         _say_forecast(answer["forecast"])
+    if answer.get("earlier"):
+        _say_earlier(answer["earlier"])
     try:
         print(job, flush=True)
     except OSError:  # a full disk, a reader that left: the job runs all the same
@@ -160,6 +170,38 @@ def run(said: Said) -> int:
         if said.inside:
             runner.ensure(said.whom())
     return 0
+
+
+def may_be_known(said: Said, wished: Dict[str, Any]) -> bool:
+    """The elements of an array do different work, and an elastic task takes what time it gets."""
+    return not (said.no_forecast or wished.keys() & {"array", "leader"})
+
+
+def compare(ask: Callable[..., Any], known: List[Dict[str, Any]]) -> None:
+    """Whether the modules of earlier runs are what they were: `holds` of each program.
+
+    A manager that does not answer now takes the job all the same.
+    """
+    keys = list({one["key"]: None for one in known})
+    found: Dict[str, bool] = {}
+    for first in range(0, len(keys), MOST_KEYS):
+        try:
+            told = ask("programs", keys=keys[first : first + MOST_KEYS])
+        except Fault:
+            break
+        holds = [closure.holds(json.loads(text)) for text in told["closures"]]
+        found.update(dict.fromkeys(keys[first : first + MOST_KEYS], True))
+        for key, place in told["of"].items():
+            found[key] = place is not None and holds[place]
+    for one in known:
+        one["holds"] = found.get(one["key"], False)
+
+
+def _say_earlier(earlier: Dict[str, Any]) -> None:
+    message = prediction_messages.LEARNED if earlier["learned"] else prediction_messages.KNOWN
+    run = units.format_duration(max(1, int(earlier["run_seconds"] * 1_000)))
+    count = earlier["runs"]
+    say(message(count=count, plural="" if count == 1 else "s", run=run))
 
 
 def _features(said: Said) -> Dict[str, Any]:
@@ -274,6 +316,10 @@ VERB = Verb(
             ),
         ),
         *WATCHING,
+        VerbOption(
+            "--no-forecast",
+            help="Fill in nothing from earlier runs of COMMAND, and keep nothing of this one.",
+        ),
         RUN_DIR,
         VerbOption("command", rest=True),
     ),

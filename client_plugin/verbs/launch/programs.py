@@ -89,7 +89,7 @@ def preload(program: str, library: str) -> Preload:
     WORKS for a program that cannot be read.
     """
     try:
-        image = _image(program, os.environ.get("PATH"))
+        image = image_of(program, os.environ.get("PATH"))
         status = os.stat(image)
         if _privileged(status):
             return Preload.PRIVILEGED
@@ -118,7 +118,7 @@ def joins_server(command: Sequence[str]) -> bool:
         return server.connect_ex(path) == 0
 
 
-def _image(program: str, path: Optional[str]) -> str:
+def image_of(program: str, path: Optional[str]) -> str:
     """The ELF file that the kernel will start: behind #! lines, and behind `env` in one."""
     for _ in range(MAX_INTERPRETERS):
         with open(program, "rb") as file:

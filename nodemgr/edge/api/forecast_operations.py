@@ -6,14 +6,16 @@ found, how a figure is predicted (core/forecast).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from client_plugin.fields import MAX_MODEL_CHARACTERS, MAX_MODELS
 from client_plugin.messages.form import MessageLine
+from nodemgr.core.forecast import earlier_runs, gpu_models, prediction, quality, samples
 from nodemgr.core.forecast import features as feature_form
-from nodemgr.core.forecast import gpu_models, prediction, quality, samples
+from nodemgr.core.forecast.earlier_runs import Closure, Expected, Numbers, Recognised
 from nodemgr.core.forecast.features import Features, FeaturesError
 from nodemgr.core.forecast.prediction import Known, ModelForecast
 from nodemgr.core.forecast.samples import Announced, SampleOwner
@@ -25,6 +27,11 @@ from nodemgr.edge.rpc.operation import Argument, OperationError
 from nodemgr.messages import forecast as messages
 
 NS = 1_000_000_000
+MAX_KEYS = 32
+"""In one order."""
+MAX_CLOSURES = 16
+"""In one answer; most commands of a file are one program."""
+PROGRAM_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 TOKEN = re.compile(r"[0-9a-f]{1,64}", re.ASCII)
 """Of a task, as NODEMGR_TASK has it."""
 
@@ -55,12 +62,55 @@ def token(given: object) -> str:
     return given
 
 
+def recognised(given: object) -> Recognised:
+    """A program that its user's client knows again."""
+    if not isinstance(given, dict) or given.keys() != {"key", "numbers", "holds"}:
+        raise OperationError(messages.MUST_BE_RECOGNISED())
+    numbers = given["numbers"]
+    if not isinstance(numbers, list) or len(numbers) > earlier_runs.MAX_NUMBERS:
+        raise OperationError(messages.MUST_BE_RECOGNISED())
+    if not all(isinstance(one, (int, float)) and abs(one) < math.inf for one in numbers):
+        raise OperationError(messages.MUST_BE_RECOGNISED())
+    return Recognised(program_key(given["key"]), tuple(map(float, numbers)), given["holds"] is True)
+
+
+def program_key(given: object) -> str:
+    if not isinstance(given, str) or PROGRAM_KEY.fullmatch(given) is None:
+        raise OperationError(messages.MUST_BE_RECOGNISED())
+    return given
+
+
+def program_keys(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list) or len(given) > MAX_KEYS:
+        raise OperationError(messages.MUST_BE_RECOGNISED())
+    return tuple(dict.fromkeys(map(program_key, given)))
+
+
+def modules(given: object) -> Closure | None:
+    try:
+        return earlier_runs.closure_of(given)
+    except ValueError:
+        raise OperationError(messages.MUST_BE_MODULES(limit=earlier_runs.MAX_FILES)) from None
+
+
 FEATURES = Argument(features)
+RECOGNISED = Argument(recognised)
+KEYS = {"keys": Argument(program_keys, required=True)}
 ARGUMENTS = {
     "features": Argument(features, required=True),
     "models": Argument(models),
     "token": Argument(token),
 }
+
+
+class EarlierRuns(Protocol):
+    """The runs of programs that were submitted before (edge/forecast/run_keeper.py)."""
+
+    def closures(self, env: str, keys: Iterable[str]) -> dict[str, Closure]: ...
+
+    def expected(self, env: str, key: str, numbers: Numbers, gpus: int) -> Expected | None: ...
+
+    def reported(self, env: str, job_id: str, closure: Closure | None) -> None: ...
 
 
 class ForecastCaller(Protocol):
@@ -91,13 +141,18 @@ class ForecastOperations:
     """The verb, and the forecast of a submission, on a daemon."""
 
     def __init__(
-        self, daemon: Daemon, known: Callable[[], Known], announce: Callable[[Announced], None]
+        self,
+        daemon: Daemon,
+        known: Callable[[], Known],
+        announce: Callable[[Announced], None],
+        runs: EarlierRuns,
     ) -> None:
         """`known`: the samples and networks at this moment.
 
         `announce`: takes the features of a task that names its token.
         """
         self._daemon, self._learned, self._announce = daemon, known, announce
+        self._runs = runs
 
     def _known(self) -> Known:
         return replace(self._learned(), driver=self._daemon.gpus.last.driver_version)
@@ -131,6 +186,42 @@ class ForecastOperations:
             max([row.share_percent or 0 for row in rows], default=0) or percent,
             answer,
         )
+
+    def fill_again(
+        self, env: str, found: Recognised, run: RunSpec, quota: Quota, *, is_default: bool
+    ) -> tuple[RunSpec, dict[str, Any]]:
+        """With the time that earlier runs took, for plans, and what the user is told of it.
+
+        The user's limit stands.
+        """
+        gpus = admission.default_gpus(self._daemon.state, quota) if is_default else run.gpus
+        if run.time_limit_ms is not None or not found.holds:
+            return run, {}
+        expected = self._runs.expected(env, found.key, found.numbers, gpus)
+        if expected is None:
+            return run, {}
+        run_seconds = expected.run_ms / 1_000
+        earlier = {
+            "run_seconds": run_seconds,
+            "runs": expected.runs,
+            "learned": expected.is_learned,
+        }
+        return replace(run, expected_ms=expected.run_ms), {"earlier": earlier}
+
+    def programs(self, who: ForecastCaller, given: dict[str, Any]) -> dict[str, Any]:
+        """The modules of programs that ran before: the client looks whether they changed."""
+        found = self._runs.closures(who.env or "", given["keys"])
+        each = list(dict.fromkeys(found.values()))[:MAX_CLOSURES]
+        numbers = {closure: number for number, closure in enumerate(each)}
+        return {
+            "closures": each,
+            "of": {key: numbers.get(closure) for key, closure in found.items()},
+        }
+
+    def reported(self, who: ForecastCaller, given: dict[str, Any]) -> dict[str, Any]:
+        """The modules that a process of a job had loaded at its good end."""
+        self._runs.reported(who.env or "", given["job"], given.get("files"))
+        return {}
 
     def forecast(self, who: ForecastCaller, given: dict[str, Any]) -> dict[str, Any]:
         """The forecast for each named model, else for each of the node's."""

@@ -22,6 +22,7 @@ from client_plugin.messages.form import relayed, stated
 from client_plugin.units import MAX_DURATION_MS
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
+from nodemgr.core.forecast.earlier_runs import with_key
 from nodemgr.core.forecast.samples import SampleOwner
 from nodemgr.core.lifecycle import job_actions, queue_settings
 from nodemgr.core.model import array_rows, effects, events, job_ids
@@ -133,6 +134,7 @@ SUBMISSION = {
     "leader": Argument(kinds.argv),
     **{row.name: of_field(row, kinds.OF_KIND, is_wish=True) for row in fields.ORDERED},
     "features": forecast_operations.FEATURES,
+    "recognised": forecast_operations.RECOGNISED,
 }
 FOUND_AROUND = ("cwd", "environ", "umask")
 """Arguments shared by all jobs of one `job_submit_many`."""
@@ -267,6 +269,17 @@ class JobOperations:
             "forecast": JobOperation(
                 forecast_operations.ARGUMENTS, self._forecasts.forecast, admins=False
             ),
+            "programs": JobOperation(
+                forecast_operations.KEYS, self._forecasts.programs, admins=False
+            ),
+            "job_modules": JobOperation(
+                {
+                    "job": Argument(kinds.job, required=True),
+                    "files": Argument(forecast_operations.modules),
+                },
+                self._forecasts.reported,
+                admins=False,
+            ),
             "report_samples": JobOperation({}, self._forecasts.samples, users=False),
             "report_forecast": JobOperation(since, self._forecasts.quality, users=False),
         }
@@ -319,13 +332,11 @@ class JobOperations:
 
     def _submit(self, who: Who, given: dict[str, Any]) -> Later:
         _spend(who, _read_units(given))
-        submission, forecast = self._submission(who, given)
+        submission, told = self._submission(who, given)
 
         def answer(answered: effects.SubmitAnswered) -> Any:
             outcome = _submitted(answered)
-            if forecast is None or isinstance(outcome, OperationError):
-                return outcome
-            return {**outcome, "forecast": forecast}
+            return outcome if isinstance(outcome, OperationError) else {**outcome, **told}
 
         return Later(
             lambda reply: self._take(who, submission, lambda answered: reply(answer(answered)))
@@ -357,7 +368,8 @@ class JobOperations:
             try:
                 own = check(ONE_OF_MANY, job)
                 environ = (*given["environ"], *own.pop("variables", ()))
-                submission, _ = self._submission(who, {**given, **own, "environ": environ})
+                submission, told = self._submission(who, {**given, **own, "environ": environ})
+                rows[-1] = {name: told[name] for name in told.keys() & {"earlier"}}
                 wanted.append((len(rows) - 1, submission))
             except OperationError as error:
                 rows[-1] = _refused(error)
@@ -379,7 +391,10 @@ class JobOperations:
 
         def answer(place: int, answered: effects.SubmitAnswered) -> None:
             outcome = _submitted(answered)
-            rows[place] = _refused(outcome) if isinstance(outcome, OperationError) else outcome
+            if isinstance(outcome, OperationError):
+                rows[place] = _refused(outcome)
+            else:
+                rows[place] |= outcome
             left[0] -= 1
             if left[0] == 0:
                 reply({"jobs": rows})
@@ -401,13 +416,14 @@ class JobOperations:
 
     def _submission(
         self, who: Who, given: dict[str, Any]
-    ) -> tuple[events.Submission, dict[str, Any] | None]:
-        """The submission, and its forecast if it has features. Raises OperationError."""
+    ) -> tuple[events.Submission, dict[str, Any]]:
+        """The submission, and what its answer tells of a forecast. Raises OperationError."""
         assert who.env is not None
         self._check_queue(given.get("priority"))
         self._check_right(who, given.get("priority"))
         uid, gid, place = self._submitter(who)
-        features = given.pop("features", None)
+        features, recognised = given.pop("features", None), given.pop("recognised", None)
+        given["environ"] = with_key(given["environ"], recognised)
         command, leader = given["argv"], given.pop("leader", ())
         given["argv"] = leader + command
         given["key"] = _own_key(given["key"], uid, given["argv"])
@@ -424,16 +440,17 @@ class JobOperations:
         )
         gpus = given.get("gpus")
         run = run_specs.take(given, command, place, is_elastic=bool(leader))
-        forecast = None
+        told: dict[str, Any] = {}
         env = self._daemon.state.envs.get(who.env)
-        if features is not None and env is not None and gpus != 0:
-            run, percent, forecast = self._forecasts.fill(
-                SampleOwner(who.env, who.user),
-                features,
-                run,
-                env.quota,
-                given.get("compute_percent"),
+        if recognised is not None and env is not None:
+            run, told = self._forecasts.fill_again(
+                who.env, recognised, run, env.quota, is_default=gpus is None
             )
+        if features is not None and env is not None and gpus != 0:
+            run, percent, told["forecast"] = self._forecasts.fill(
+                SampleOwner(who.env, who.user), features, run, env.quota,
+                given.get("compute_percent"),
+            )  # fmt: skip
             given = {**given, "compute_percent": percent}
         wished: dict[str, Any] = {"priority": None, **given}
         wished["name"] = given.get("name") or kinds.name_of(command[0])
@@ -447,7 +464,7 @@ class JobOperations:
             is_default=gpus is None,
             **wished,
         )
-        return submission, forecast
+        return submission, told
 
     def _submitter(self, who: Who) -> tuple[int, int, str]:
         """Returns the caller's uid and gid, which the job runs as, and its place.
@@ -1002,8 +1019,9 @@ def _fault(error: Exception) -> OperationError:
 
 def _read_units(job: object) -> int:
     """Of one of many submissions, to be read."""
-    has_features = isinstance(job, dict) and job.get("features") is not None
-    return Units.READ + (Units.FEATURES if has_features else 0)
+    given = job if isinstance(job, dict) else {}
+    features = Units.FEATURES if given.get("features") is not None else 0
+    return Units.READ + features + (Units.FIND if given.get("recognised") is not None else 0)
 
 
 def _spend(who: Who, units: int) -> None:

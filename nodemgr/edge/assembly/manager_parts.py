@@ -46,6 +46,7 @@ from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.executor.log_retention import LogRetention
 from nodemgr.edge.executor.runner_registry import refuse_runner
 from nodemgr.edge.forecast.knowledge import WEIGHTS_NAME, Knowledge
+from nodemgr.edge.forecast.run_keeper import RunKeeper
 from nodemgr.edge.forecast.sample_recorder import SampleRecorder
 from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.gpu.context_estimate import ContextSizes
@@ -188,7 +189,10 @@ class ManagerParts:
             self._hosts,
             settings.group,
             ForecastOperations(
-                daemon, lambda: self._knowledge.known, lambda row: self._recorder.announced(row)
+                daemon,
+                lambda: self._knowledge.known,
+                lambda row: self._recorder.announced(row),
+                RunKeeper(daemon),
             ),
         )
         questions = Questions(daemon, self.views, self._tokens.ordered(orders.of_user))

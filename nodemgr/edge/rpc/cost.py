@@ -90,6 +90,8 @@ LARGEST_STEPS: Mapping[str, tuple[tuple[Units, int], ...]] = {
     "task_show": _ONE,
     "task_keep": _ONE,
     "forecast": ((Units.READ, 1), (Units.FEATURES, 1)),
+    "programs": ((Units.FIND, 32),),
+    "job_modules": ((Units.READ, 1), (Units.STORY, 1)),
     "report_samples": _ONE,
     "report_forecast": _ONE,
 }

@@ -28,7 +28,13 @@ from client_plugin.messages.form import MessageLine
 from nodemgr.core.model import job_ids
 from nodemgr.core.views.gpu_minutes import GpuMinute
 from nodemgr.edge.host import threads
-from nodemgr.edge.store import gpu_minute_rows, migrations, sample_rows, web_token_rows
+from nodemgr.edge.store import (
+    gpu_minute_rows,
+    migrations,
+    program_rows,
+    sample_rows,
+    web_token_rows,
+)
 from nodemgr.edge.store.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
 from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
 from nodemgr.edge.store.migrations import StoreUnusable
@@ -52,7 +58,8 @@ RETAINED_WHEN_TIGHT = 100
 """Newest events and records that are kept while old ones are deleted on a full disk."""
 BUSY_MS = 1_000
 
-CHECKED = ("current", "meta", "events", "records", "history", "web_tokens", "samples")
+CHECKED = ("current", "meta", "events", "records", "history", "web_tokens", "samples",
+           "programs")  # fmt: skip
 """Tables that are checked at start.
 
 Payloads are not: they may be gigabytes. The GPUs' use is not: no decision needs it.
@@ -110,6 +117,8 @@ class CommitBatch:
     """Env of each spec after its last job has ended; None: an ended job runs the spec again."""
     web_tokens: dict[str, WebTokenRow | None] = field(default_factory=dict)
     samples: list[SampleRow] = field(default_factory=list)
+    programs: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By environment and key; the key of all: they are deleted."""
 
     @classmethod
     def empty(cls) -> CommitBatch:
@@ -126,6 +135,7 @@ class CommitBatch:
             or self.specs
             or self.web_tokens
             or self.samples
+            or self.programs
         )
 
     def add(self, later: CommitBatch) -> None:
@@ -139,6 +149,7 @@ class CommitBatch:
         self.specs |= later.specs
         self.web_tokens |= later.web_tokens
         self.samples = sample_rows.newest(self.samples + later.samples)
+        self.programs = program_rows.newest(self.programs, later.programs)
 
 
 class CommitHook:
@@ -369,6 +380,7 @@ class Store:
             web_token_rows.write(self._cursor, batch.web_tokens)
         if batch.samples:
             sample_rows.write(self._cursor, batch.samples)
+        program_rows.write(self._cursor, batch.programs)
         for name, text in batch.meta.items():
             if text is None:
                 execute("DELETE FROM meta WHERE key = ?", (name,))
@@ -640,6 +652,11 @@ class Store:
     def samples(self) -> list[str]:
         """The texts of all samples, the oldest first."""
         return [text for (text,) in self._read(sample_rows.READ)]
+
+    def program(self, env: str, key: str) -> str | None:
+        """The text of a program's runs."""
+        found = self._read(program_rows.READ, (env, key))
+        return None if not found else str(found[0][0])
 
     def web_tokens(self) -> list[WebTokenRow]:
         """All of them, in the order in which they were made."""

@@ -253,6 +253,14 @@ class Journal:
         """Stores it; while the store fails it waits in memory."""
         self._commit(CommitBatch({}, [], [], {}, samples=[row]), [], must_hold=True)
 
+    def save_program(self, env: str, key: str, text: str) -> None:
+        """Stores its runs; ALL as the key deletes all of the environment."""
+        self._commit(CommitBatch({}, [], [], {}, programs={(env, key): text}), [], must_hold=True)
+
+    def program(self, env: str, key: str) -> str | None:
+        """Raises StoreFailed."""
+        return self._store.program(env, key)
+
     def save_gpu_minutes(self, rows: Sequence[GpuMinute]) -> None:
         """Stores them, or drops them while the store or its disk does not take them."""
         fault = self.fault

@@ -190,12 +190,21 @@ def _rewrite(
         db.execute(f"UPDATE {table} SET value = ? WHERE {key} = ? AND {where}", (text, name))
 
 
+def _programs(db: sqlite3.Connection) -> None:
+    """Earlier runs of programs that are recognised when they are submitted again."""
+    db.execute(
+        "CREATE TABLE programs (number INTEGER PRIMARY KEY, env TEXT NOT NULL, key TEXT NOT NULL,"
+        " value TEXT NOT NULL, UNIQUE (env, key))"
+    )
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _tables,
     _entering,
     _durations,
     _array_rows,
     _assignments,
+    _programs,
 )
 """The n-th makes a store of version n out of one of version n - 1."""
 

@@ -17,8 +17,9 @@ from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager
 
 NOT_TYPED = {
-    "again", "before", "by", "cwd", "environ", "features", "key", "leader", "limit", "models",
-    "offset", "order", "since", "skip", "umask", "until_wall_ns", "user", "variables", "wait",
+    "again", "before", "by", "cwd", "environ", "features", "files", "key", "keys", "leader",
+    "limit", "models", "offset", "order", "recognised", "since", "skip", "umask", "until_wall_ns",
+    "user", "variables", "wait",
 }  # fmt: skip
 """Arguments that the verbs fill in by themselves, or give to no user."""
 VERBS = sorted(

@@ -21,6 +21,7 @@ from client_plugin.ways.faults import Fault
 from nodemgr.core.lifecycle.assignments import MAX_ASSIGNMENTS
 from nodemgr.core.model.entities import Assignment, JobState
 from nodemgr.edge.api.assignment_operations import MAX_KEYS
+from nodemgr.edge.api.forecast_operations import MAX_KEYS as MAX_PROGRAM_KEYS
 from nodemgr.edge.api.job_arguments import MAX_JOBS_NAMED, MAX_ROWS, MAX_SUBMITTED
 from nodemgr.edge.host.loop import SwallowingSelector
 from nodemgr.edge.rpc.cost import LARGEST_STEPS, STEP_UNITS
@@ -151,7 +152,9 @@ def to_array(verb: str, **more: object) -> Callable[[Alice], object]:
     return lambda alice: alice.order(verb, job=alice.array, **more)
 
 
+PROGRAM_KEYS = [f"{number:064x}" for number in range(MAX_PROGRAM_KEYS)]
 LARGEST: dict[str, Callable[[Alice], object]] = {
+    "programs": lambda alice: alice.order("programs", keys=PROGRAM_KEYS),
     "job_submit": lambda alice: alice.submit(array=list(range(MANY))),
     "job_submit_many": Alice.many,
     "job_show": to_array("job_show"),

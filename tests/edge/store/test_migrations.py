@@ -29,7 +29,7 @@ from nodemgr.edge.store.migrations import MIGRATIONS, StoreUnusable
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden"
 STORES = ("earlier_store", "store", "unnumbered_store")
-LANDED = {1: 58753245, 2: 0, 3: 3582654781, 4: 1915442629, 5: 0}
+LANDED = {1: 58753245, 2: 0, 3: 3582654781, 4: 1915442629, 5: 0, 6: 4013102952}
 """Checksum of the text of each migration that has landed; 0: it has none."""
 MEASURED = re.compile(
     r"""INSERT INTO "(records|history)"|INSERT INTO "current" VALUES\('(job|record|task)'"""
@@ -133,6 +133,7 @@ def test_a_landed_migration_is_never_edited() -> None:
     assert zlib.crc32(inspect.getsource(module._durations).encode()) == LANDED[3]
     rows = inspect.getsource(module._array_rows) + inspect.getsource(module._enqueue)
     assert zlib.crc32(rows.encode()) == LANDED[4]
+    assert zlib.crc32(inspect.getsource(module._programs).encode()) == LANDED[6]
 
 
 @pytest.mark.parametrize("state", ["queued", "held", "after"])
@@ -221,16 +222,17 @@ def test_the_version_is_read_again_behind_the_lock(
     def upgraded_meanwhile(db: sqlite3.Connection, store: Path, number: int) -> None:
         copy(db, store, number)
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-            first(other)
+            for migrate in MIGRATIONS:
+                migrate(other)
             other.execute(f"PRAGMA application_id = {module.APPLICATION_ID}")
-        set_version(path, 1)
+        set_version(path, len(MIGRATIONS))
 
-    first = MIGRATIONS[0]
+    first, *more = MIGRATIONS
     monkeypatch.setattr(module, "_copy", upgraded_meanwhile)
-    monkeypatch.setattr(module, "MIGRATIONS", (lambda db: (made.append(1), first(db))[1],))
+    monkeypatch.setattr(module, "MIGRATIONS", (lambda db: (made.append(1), first(db))[1], *more))
     Store(tmp_path).close()
     assert made == []
-    assert version(path) == 1
+    assert version(path) == len(MIGRATIONS)
 
 
 def test_a_later_versions_store_is_refused_with_the_way_back(tmp_path: Path) -> None:

@@ -1,0 +1,109 @@
+"""Keeps the runs of recognised programs, and says what they took when one is submitted again.
+
+Knows: the variable that carries a run's key, when a job has ended well, where runs are stored. Must
+not know: how a program is recognised (client_plugin/verbs/launch/recognition.py), when earlier runs
+count (core/forecast/earlier_runs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nodemgr.core.forecast import earlier_runs
+from nodemgr.core.forecast.earlier_runs import Closure, EarlierRun, Expected, Numbers, ProgramRuns
+from nodemgr.core.model.effects import Publish
+from nodemgr.core.model.encoding import EncodingError
+from nodemgr.core.model.entities import MS, Job, JobState
+from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.store import program_rows
+from nodemgr.edge.store.database import StoreFailed
+
+MAX_REPORTS = 64
+"""Of one environment: of jobs that have not ended yet."""
+
+
+class RunKeeper:
+    """The earlier runs of one manager."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._reports: dict[str, dict[str, Closure | None]] = {}
+        """By environment and job; None: its modules are too many."""
+        daemon.jobs.on_final.append(self._ended)
+        daemon.journal.observe_with(self._observe)
+
+    def closures(self, env: str, keys: Iterable[str]) -> dict[str, Closure]:
+        """Of those programs that have one."""
+        found = {key: self._program(env, key).closure for key in keys}
+        return {key: closure for key, closure in found.items() if closure is not None}
+
+    def expected(self, env: str, key: str, numbers: Numbers, gpus: int) -> Expected | None:
+        state = self._daemon.state
+        models = {gpu.name for gpu in state.gpus.values()}
+        return earlier_runs.expected(self._program(env, key), numbers, gpus, sorted(models))
+
+    def reported(self, env: str, job_id: str, closure: Closure | None) -> None:
+        """A process of a job has ended well, and had loaded these files."""
+        job = self._daemon.state.jobs.get(job_id)
+        if job is None or job.env != env:
+            return
+        reports = self._reports.setdefault(env, {})
+        if job_id in reports:
+            before = reports.pop(job_id)
+            closure = earlier_runs.joined(before, closure)
+        reports[job_id] = closure
+        if len(reports) > MAX_REPORTS:
+            del reports[next(iter(reports))]
+
+    def _program(self, env: str, key: str) -> ProgramRuns:
+        try:
+            return earlier_runs.parse(self._daemon.journal.program(env, key))
+        except StoreFailed:
+            return ProgramRuns()
+
+    def _observe(self, event: Publish) -> None:
+        if event.name == "quota.removed":
+            env = str(event.fields["env"])
+            self._reports.pop(env, None)
+            self._daemon.loop.call_soon(self._forget, env)
+
+    def _forget(self, env: str) -> None:
+        if env not in self._daemon.state.envs:
+            self._daemon.journal.save_program(env, program_rows.ALL, "")
+
+    def _ended(self, job_id: str) -> None:
+        try:
+            ended = self._daemon.journal.ended(job_id, 1)
+            if not ended or ended[0].job.job_id != job_id:
+                return
+            job = ended[0].job
+            reports = self._reports.get(job.env, {})
+            has_report, closure = job_id in reports, reports.pop(job_id, None)
+            if job.state is not JobState.DONE or (has_report and closure is None):
+                return
+            payload = self._daemon.journal.payload(job.spec_id)
+        except (StoreFailed, EncodingError):
+            return
+        said = None if payload is None else earlier_runs.key_of(payload.environ)
+        run_ms = _run_ms(job)
+        if said is None or run_ms is None or job.env not in self._daemon.state.envs:
+            return
+        key, numbers = said
+        models = {self._model(uuid) for uuid in job.attempts[-1].gpus}
+        if len(models) > 1:
+            return
+        run = EarlierRun(numbers, job.run.gpus, models.pop() if models else "", run_ms)
+        program = self._program(job.env, key).after(run, closure)
+        self._daemon.journal.save_program(job.env, key, earlier_runs.packed(program))
+
+    def _model(self, uuid: str) -> str:
+        gpu = self._daemon.state.gpus.get(uuid)
+        return "" if gpu is None else gpu.name
+
+
+def _run_ms(job: Job) -> int | None:
+    """Of a job that ran once, from its start to its end on the same GPUs."""
+    last = job.attempts[-1] if job.attempts else None
+    if last is None or last.started_ns is None or last.ended_ns is None or last.resizes:
+        return None
+    return (last.ended_ns - last.started_ns) // MS

@@ -1,0 +1,1 @@
+"""The start of programs: how a command is recognised."""
