@@ -74,6 +74,14 @@ FILES_DROPPED = Notice("the command would have written {files}; all of it is dro
 STAND_INS = Notice(
     "the program asked for {count} value{plural} that only a GPU computes; it got stand-ins",
 )
+DEPENDS_ON_VALUES = Notice(
+    "the memory depends on values of the GPU ({origins}): the program was watched with yes and "
+    "with no, and the larger figure counts",
+)
+OTHER_ANSWER_UNSEEN = Notice(
+    "the memory depends on values of the GPU ({origins}), and no time was left to watch the "
+    "program with the other answer: allow more with --limit",
+)
 UPPER_BOUNDS = Notice("sizes that depend on values were taken at their upper bound ({operators})")
 ON_META = Notice(
     "this version of PyTorch makes no fake tensors on `cuda` ({error}): tensors were on `meta`, "

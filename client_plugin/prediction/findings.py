@@ -6,7 +6,7 @@ Pure: the outcomes of a watched command in, features and lines out.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from ..messages import prediction as messages
 from . import features, outcome
@@ -32,8 +32,18 @@ class Findings(NamedTuple):
     """Files that the command would have written."""
 
 
-def find(watched: Watched, limit_s: float, iterations: int = 0) -> Findings:
-    """`iterations`: the optimizer steps of the whole run, as the user named them; 0: unknown."""
+def find(
+    watched: Watched,
+    limit_s: float,
+    iterations: int = 0,
+    origins: Sequence[str] = (),
+    is_answered: bool = True,
+) -> Findings:
+    """`iterations`: the optimizer steps of the whole run, as the user named them; 0: unknown.
+
+    `origins`: where the program asked for a yes or no that only a GPU knows. `is_answered`: it was
+    watched with both.
+    """
     best = outcome.best(watched.outcomes.values())
     dropped = _dropped(watched, best)
     notes = [messages.FILES_DROPPED(files=_shortened(dropped))] if dropped else []
@@ -42,6 +52,9 @@ def find(watched: Watched, limit_s: float, iterations: int = 0) -> Findings:
     count = best["stand_ins"]
     if count:
         notes.append(messages.STAND_INS(count=count, plural="" if count == 1 else "s"))
+    if origins:
+        message = messages.DEPENDS_ON_VALUES if is_answered else messages.OTHER_ANSWER_UNSEEN
+        notes.append(message(origins=", ".join(origins)))
     if best.get("fall_back"):
         notes.append(messages.ON_META(error=best["fall_back"]))
     if best["bounded"]:

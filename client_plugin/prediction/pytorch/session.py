@@ -201,7 +201,7 @@ class TrainingWatch:
         if not self._is_script or self._is_written:
             return
         phase = {"backwards": self.backwards, "on_gpu": bool(self.recorder.events)}
-        self._write({"phase": phase})
+        self._write({"phase": phase, "asked": self.hybrid.shadows.asked.row()})
 
     def _ended(self) -> None:
         """The script's own end came first."""
@@ -219,7 +219,8 @@ class TrainingWatch:
         elif not self.recorder.events:
             self._abstain_without_gpu()
         elif not self.backwards and not self.steps:
-            self._write(outcome.abstention(messages.NO_TRAINING_STEP()))
+            found = outcome.abstention(messages.NO_TRAINING_STEP())
+            self._write({**found, "asked": self.hybrid.shadows.asked.row()})
         else:
             if self.recorder.last_step is None:
                 self.recorder.step_ended()
@@ -227,7 +228,9 @@ class TrainingWatch:
 
     def _crashed(self, error: Exception) -> None:
         """The watch reads the end of its own child from its exit code and its stderr."""
-        if self._is_forked:
+        if not self._is_forked:
+            self._note_phase()  # with the questions that it asked
+        else:
             why = messages.FORKED_CRASHED(error=exception_line(error))
             self._write(outcome.abstention(why, is_crash=True))
 
@@ -272,6 +275,7 @@ class TrainingWatch:
             "fall_back": self.fall_back,
             "bounded": sorted(self.hybrid.bounded),
             "not_saved": self.saved,
+            "asked": self.hybrid.shadows.asked.row(),
         }
 
     def _write(self, found: Dict[str, Any]) -> None:

@@ -7,10 +7,15 @@ everything that follows from it is marked. Knows: operators on real tensors. Mus
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
+
+from .. import other_answers
+from ..other_answers import Asked
 
 MOST_ELEMENTS = 64
 MOST_STATE_BYTES = 8_192
@@ -26,6 +31,7 @@ class Shadows:
 
     def __init__(self, is_fake: Callable[[Any], bool]) -> None:
         self.is_fake = is_fake
+        self.asked = Asked(os.environ.get(other_answers.VARIABLE, ""))
         self.stand_ins = 0
         """The values that a script asked for and got a stand-in."""
 
@@ -35,9 +41,30 @@ class Shadows:
     def value(self, tensor: torch.Tensor) -> Any:
         """The number for `.item()` and its kind."""
         shadow = self.of(tensor)
-        if shadow is None or getattr(tensor, _STAND_IN, False):
-            self.stand_ins += 1
-        return _one(tensor.dtype).item() if shadow is None else shadow.reshape(-1)[0].item()
+        number = _one(tensor.dtype).item() if shadow is None else shadow.reshape(-1)[0].item()
+        if shadow is not None and not getattr(tensor, _STAND_IN, False):
+            return number
+        self.stand_ins += 1
+        if isinstance(number, bool):
+            return self.asked.boolean(number, origin())
+        return self.asked.number(number)
+
+    def on_processor(self, one: Any, source: Any) -> torch.Tensor:
+        """A tensor that comes from the GPU: its values where they are known, else stand-ins."""
+        known = None if source is None else self.of(source)
+        if known is not None and known.shape == one.shape:
+            made = known.to(one.dtype).clone()
+            if not getattr(source, _STAND_IN, False):
+                return made
+        else:
+            made = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype)
+            is_number = one.dtype.is_floating_point or one.dtype.is_complex
+            made.fill_(int(is_number or one.dtype is torch.bool))
+        if one.dtype is torch.bool and made.numel():
+            made.fill_(self.asked.boolean(bool(made.flatten()[0]), origin()))
+        elif one.dtype.is_floating_point and made.numel() == 1:
+            made.fill_(self.asked.number(float(made)))
+        return made
 
     def equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
         """Where the values of both are not known: of a sound training, they are equal."""
@@ -100,6 +127,32 @@ class Shadows:
 
     def _set(self, one: torch.Tensor, value: Optional[torch.Tensor]) -> None:
         setattr(one, _NAME, value)
+
+
+def origin() -> str:
+    """File and line of the program's own code that asks; a package's where it has none."""
+    frame: Any = sys._getframe(1)
+    first = ""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_OURS) and not path.startswith("<"):
+            first = first or f"{os.path.basename(path)}:{frame.f_lineno}"
+            if not any(part in path for part in _FOREIGN):
+                return f"{_shown(path)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return first
+
+
+def _shown(path: str) -> str:
+    near = os.path.relpath(path)
+    return path if near.startswith("..") else near
+
+
+_OURS = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+    os.path.dirname(os.path.abspath(torch.__file__)),
+)
+_FOREIGN = ("/site-packages/", "/dist-packages/", os.path.dirname(os.path.abspath(os.__file__)))
 
 
 def _one(dtype: torch.dtype) -> torch.Tensor:

@@ -7,10 +7,11 @@ the findings.
 from __future__ import annotations
 
 import os
+import time
 
 from client_plugin.messages import prediction as messages
 from client_plugin.messages.verbs import NO_WORKING_DIRECTORY
-from client_plugin.prediction import findings
+from client_plugin.prediction import findings, other_answers
 from client_plugin.prediction.watch import WatchOrder, watch
 from client_plugin.verbs.launch import programs
 from client_plugin.verbs.launch.surroundings import own_environ
@@ -47,11 +48,21 @@ def watched_findings(
     except OSError:
         raise Fault(NO_WORKING_DIRECTORY()) from None
     program = programs.program_of(command[0])
+    until_s = time.monotonic() + limit_s
     watched = watch(WatchOrder(command, program, _variables(), limit_s, is_confined))
     if watched.fault:
         message = messages.NOT_CONFINED if is_confined else messages.NOT_WATCHED
         raise Fault(message(error=watched.fault))
-    return findings.find(watched, limit_s, iterations)
+    trials, wanted = [watched], other_answers.wanted(watched)
+    for unknown in wanted:
+        left_s = until_s - time.monotonic()
+        if left_s > 0:
+            variables = {**_variables(), other_answers.VARIABLE: unknown}
+            trials.append(watch(WatchOrder(command, program, variables, left_s, is_confined)))
+    return findings.find(
+        other_answers.chosen(trials), limit_s, iterations, other_answers.origins(trials),
+        is_answered=len(trials) > len(wanted),
+    )  # fmt: skip
 
 
 def _variables() -> Dict[str, str]:

@@ -1,0 +1,94 @@
+"""Further trials of a program whose way depends on values that only a GPU has.
+
+The first one answers as a sound training has it: `isfinite` is true, `isnan` and `any` are false,
+a loss is 1. Where it gave such an answer to a question of yes or no, the program is watched again
+with the other answer, and the largest figure counts. Where it ended by itself before two steps, and
+had asked for a number, it is watched again with a number that is far from a loss's end.
+
+Pure. Knows: outcomes. Must not know: how a program is watched, frameworks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from . import outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .watch import Watched
+
+VARIABLE = "NODEMGR_PREDICT_UNKNOWN"
+YES, NO, FAR = "yes", "no", "far"
+MOST_YES = 1_000
+"""At one place of a program: a loop that waits for a no ends."""
+FAR_NUMBER = 100.0
+"""Above the losses at which programs stop, below those at which they give up."""
+MAX_ORIGINS = 3
+
+
+class Asked:
+    """The questions of one process to values that are not known, and the answers."""
+
+    def __init__(self, unknown: str) -> None:
+        self.unknown = unknown
+        self.answers: List[bool] = []
+        """Those given: at most one of each."""
+        self.origins: List[str] = []
+        self.has_number = False
+        self._yes: Dict[str, int] = {}
+
+    def boolean(self, sound: bool, place: str) -> bool:
+        """The answer, where a sound training has this one."""
+        if place not in self.origins and len(self.origins) < MAX_ORIGINS:
+            self.origins.append(place)
+        answer = sound
+        if self.unknown in (YES, NO):
+            self._yes[place] = count = self._yes.get(place, 0) + 1
+            answer = self.unknown == YES and count <= MOST_YES
+        if answer not in self.answers:
+            self.answers.append(answer)
+        return answer
+
+    def number(self, sound: Any) -> Any:
+        self.has_number = True
+        return FAR_NUMBER if self.unknown == FAR and isinstance(sound, float) else sound
+
+    def row(self) -> Dict[str, Any]:
+        return {"answers": self.answers, "origins": self.origins, "has_number": self.has_number}
+
+
+def wanted(first: Watched) -> List[str]:
+    """The trials that are to follow the first one."""
+    rows = [one["asked"] for one in first.outcomes.values() if isinstance(one.get("asked"), dict)]
+    answers = {answer for row in rows for answer in row.get("answers", ())}
+    trials = [trial for trial, given in ((YES, False), (NO, True)) if given in answers]
+    has_number = any(row.get("has_number") for row in rows)
+    return [FAR, *trials] if has_number and first.exit_status == 0 and not _steps(first) else trials
+
+
+def _steps(watched: Watched) -> bool:
+    """Whether it showed two steps."""
+    best = outcome.best(watched.outcomes.values())
+    return best is not None and "reason" not in best and best["steps"] != 1
+
+
+def chosen(trials: List[Watched]) -> Watched:
+    """The one with the largest figure; of trials without one, the first."""
+    return max(trials, key=lambda one: (_steps(one), _peak(one)))
+
+
+def _peak(watched: Watched) -> int:
+    best = outcome.best(watched.outcomes.values())
+    return -1 if best is None or "reason" in best else int(best["reserved_peak_bytes"])
+
+
+def origins(trials: List[Watched]) -> List[str]:
+    """Where the program asked for a yes or no; those of the first trial come first."""
+    found: Dict[str, Optional[None]] = {}
+    for watched in trials:
+        for one in watched.outcomes.values():
+            row = one.get("asked")
+            named = row.get("origins", ()) if isinstance(row, dict) else ()
+            found.update(dict.fromkeys(map(str, named)))
+    return list(found)[:MAX_ORIGINS]
