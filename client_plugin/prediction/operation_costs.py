@@ -152,7 +152,7 @@ KIND_OF = {operator: kind for kind, operators in _KINDS.items() for operator in 
 
 
 def kinds(name: str, node: NodeSizes) -> List[Tuple[str, int]]:
-    """The kinds of a node in the published table, with the elements of its input."""
+    """The kinds of a node in the published table, with the elements of the input."""
     found = []
     kind = KIND_OF.get(name)
     if kind is not None and node.inputs:
@@ -168,15 +168,17 @@ def kinds(name: str, node: NodeSizes) -> List[Tuple[str, int]]:
 
 
 def _kind_input(name: str, node: NodeSizes) -> TensorSize:
-    """The input that counts: of a sum with a product, the product's; of a concatenation, all."""
-    if name in ("addmm", "baddbmm", "addmv"):
-        return node.inputs[1]
+    """The largest one, as TensorFlow's nodes count (graph_costs.py).
+
+    Of a sum with a product, the product's; of a concatenation, all.
+    """
     if name == "cat":
         return TensorSize((sum(part.elements for part in node.inputs),))
     if name.startswith("_scaled_dot"):
         queries, keys = node.inputs[0], node.inputs[1]
         return TensorSize((product(queries.shape[:-1]) * keys.shape[-2],))
-    return node.inputs[0]
+    is_sum = name in ("addmm", "baddbmm", "addmv")
+    return max(node.inputs[1:] if is_sum else node.inputs, key=lambda one: one.elements)
 
 
 def _is_bias_sum(node: NodeSizes) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from client_plugin.prediction import graph_costs
+from client_plugin.prediction.graph_costs import GraphNode
 from client_plugin.prediction.operation_costs import (
     NodeSizes,
     TensorSize,
@@ -73,7 +75,7 @@ KINDS = {
     "add": (node([(2, 1_000)], (2, 1_000)), [("addv2", 2_000)]),
     "addmm": (
         node([(7,), (3, 5), (5, 7)], (3, 7)),
-        [("matmul", 15), ("biasadd", 21)],
+        [("matmul", 35), ("biasadd", 21)],
     ),
     "convolution": (node([IMAGE, FILTERS], RESULT), [("conv2d", 4_800)]),
     "cat": (node([(2, 3), (2, 5)], (2, 8)), [("concat", 16)]),
@@ -90,6 +92,26 @@ KINDS = {
 def test_kinds(name: str) -> None:
     sizes, expected = KINDS[name]
     assert kinds(name, sizes) == expected
+
+
+@pytest.mark.parametrize("shapes", [[(3, 50), (50, 7)], [(300, 5), (5, 7)], [(2, 3, 4), (2, 4, 9)]])
+def test_a_product_counts_the_same_in_both_frameworks(shapes: list[tuple[int, ...]]) -> None:
+    """[74]: the largest input of the node, be it the activation or the weight."""
+    result = (*shapes[0][:-1], shapes[1][-1])
+    sizes, bias = [TensorSize(shape) for shape in shapes], TensorSize(result[-1:])
+    made = TensorSize(result)
+    added = [*graph_costs.kinds(GraphNode("MatMul", sizes, [made])),
+             *graph_costs.kinds(GraphNode("BiasAdd", [made, bias], [made]))]  # fmt: skip
+    name = "addmm" if len(result) == 2 else "baddbmm"
+    known = kinds(name, NodeSizes([bias, *sizes], [made]))
+    assert known == (added if name == "addmm" else added[:1])
+    assert kinds("mm", NodeSizes(sizes, [made])) == added[:1]
+
+
+def test_an_image_smaller_than_its_filters_counts_them() -> None:
+    sizes = [TensorSize((1, 8, 4, 4)), TensorSize((16, 8, 3, 3))]
+    (known,) = graph_costs.kinds(GraphNode("Conv2D", sizes, [TensorSize((1, 16, 2, 2))]))
+    assert kinds("convolution", NodeSizes(sizes, [TensorSize((1, 16, 2, 2))])) == [known]
 
 
 def test_a_convolution_with_a_bias_adds_it() -> None:
