@@ -72,6 +72,8 @@ REPORTS = {
     "BROKEN": messages.BROKEN,
     "SAME_STEP": messages.SAME_STEP,
     "NO_GPU_LEFT": messages.NO_GPU_LEFT,
+    "EARLY": messages.EARLY,
+    "FEWER": messages.FEWER,
 }
 """The rows of the plan's reports, which name them by key."""
 

@@ -119,7 +119,7 @@ class ElasticPlan:
             recalled = any(not seat.wanted for seat in self.roster.seats.values())
             offered = any(not seat.accepted for seat in self.roster.seats.values())
             waits = self.rounds.checkpoints and (recalled or offered)
-            times += [self.rounds.begun_s + YOUNG_S] if offered else []
+            times += [self.rounds.begun_s + YOUNG_S] if offered or self.rounds.is_short else []
             times += [self._now_s + POLL_S] if waits else []
         return min((time_s for time_s in times if time_s > self._now_s), default=None)
 
@@ -201,13 +201,14 @@ class ElasticPlan:
         if not worker.gpu:
             self.spares.died()
             return orders
-        expected = worker.doomed or code == 0
+        is_short = not self.inline and self.rounds.is_short
+        expected = worker.doomed or code == 0 or is_short
         if not expected:
             orders.append(Report("ENDED", worker=worker.number, code=code))
             self._failure = code
         seat = self.roster.seats.get(worker.gpu)
         if not self.inline:
-            if not self.finishing:
+            if not self.finishing and not worker.is_early:
                 orders += self.rounds.died(
                     doomed=worker.doomed, code=code, checkpoint=self._checkpoint,
                     now_s=self._now_s,
@@ -240,7 +241,7 @@ class ElasticPlan:
     def _settle(self) -> List[PlanOrder]:
         if self.inline and not self.finishing:
             self._exchange()
-        orders = self._kill_late()
+        orders = [*self._leave_early(), *self._kill_late()]
         if not self.finishing:
             orders += self._run_generations() if self.inline else self._run_rounds()
         orders += self._leave()
@@ -261,6 +262,23 @@ class ElasticPlan:
         if others and self._now_s >= seat.deadline_s - EXCHANGE_S:
             seat.exchanged = True
             others[-1].deadline_s = seat.deadline_s
+
+    def _leave_early(self) -> List[PlanOrder]:
+        """A worker without state leaves a recalled GPU at once, and costs the others nothing.
+
+        Once workers have said hello, `_run_generations` does the same.
+        """
+        if self.inline or self.finishing or not self.rounds.may_say_hello(self._now_s):
+            return []
+        orders: List[PlanOrder] = []
+        workers = self.roster.stage(STARTING)
+        if any(self.roster.stays(worker) for worker in workers):
+            for worker in workers:
+                if worker.gpu and not self.roster.stays(worker):
+                    worker.is_early = self.rounds.is_short = True
+                    orders.append(Report("EARLY", worker=worker.number, gpu=worker.gpu))
+                    orders.append(self._kill(worker))
+        return orders
 
     def _kill_late(self) -> List[PlanOrder]:
         """Workers that were to end, and workers on GPUs whose recall is due."""

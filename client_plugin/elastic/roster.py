@@ -51,6 +51,8 @@ class Worker:
         """It has said that it leaves, after its last step."""
         self.doomed = False
         """It was told to end, or was killed by the plan."""
+        self.is_early = False
+        """It was killed before any worker had said hello: perhaps the others go on without it."""
         self.kill_s: Optional[float] = None
         """When it is killed if it has not ended by then."""
 

@@ -47,6 +47,8 @@ class Rounds:
         self._started_s = begun_s
         self._restarts = 0
         self._has_said = False
+        self.is_short = False
+        """A worker has left before any said hello: a script for torchrun cannot go on."""
 
     def fresh(self, checkpoint: Checkpoint) -> bool:
         """Whether there is a checkpoint newer than the last resize."""
@@ -54,6 +56,10 @@ class Rounds:
 
     def young(self, now_s: float) -> bool:
         return now_s < self.begun_s + YOUNG_S
+
+    def may_say_hello(self, now_s: float) -> bool:
+        """Whether the script may have the three lines: it has had little time to reach them."""
+        return self.young(now_s) and not (self.checkpoints or self.ending or self.over)
 
     def died(
         self, *, doomed: bool, code: int, checkpoint: Checkpoint, now_s: float
@@ -65,6 +71,8 @@ class Rounds:
         if self.ending or doomed:
             self.ending = True
             return []
+        if self.is_short and not self.over:
+            return self._start_short()
         if self.fresh(checkpoint) and now_s >= self._started_s + LASTING_S:
             self._restarts = 0
         allowed = self.checkpoints or (self.young(now_s) and code < 0)
@@ -80,12 +88,19 @@ class Rounds:
         """Resizes where a checkpoint allows it; starts the next round once all have ended."""
         if self._changed(roster) and self._may_resize(roster, checkpoint, now_s):
             self.ending = True
+        short = self.is_short and not self.ending and not self.over and not self.young(now_s)
+        orders = self._start_short() if short else []
         if not self.ending or self.over:
             return []
         if roster.workers:
-            return self._end(roster, now_s)
+            return orders + self._end(roster, now_s)
         self.ending = False
-        return self.start(roster, checkpoint, now_s)
+        return orders + self.start(roster, checkpoint, now_s)
+
+    def _start_short(self) -> List[PlanOrder]:
+        """It has no three lines, or its workers wait for the one that left."""
+        self.ending = True
+        return [Report("FEWER")]
 
     def start(
         self, roster: Roster, checkpoint: Checkpoint = NO_CHECKPOINT, now_s: float = 0.0
@@ -97,6 +112,7 @@ class Rounds:
             return [Report("NO_GPU_LEFT")]
         self.number += 1
         self._mark, self._started_s = checkpoint.seen, now_s
+        self.is_short = False
         orders: List[PlanOrder] = [] if self.number == 1 else [Report("SIZE", size=len(seats))]
         for rank, seat in enumerate(seats):
             worker = roster.start(seat.gpu)

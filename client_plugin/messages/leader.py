@@ -36,6 +36,15 @@ TAKEN = Message(
     "checkpoint",
     "save checkpoints more often, and name them by --checkpoint",
 )
+EARLY = Notice(
+    "elastic: worker {worker} was ended, since GPU {gpu} was asked back before elastic(...) was "
+    "reached: it had nothing to lose, and the others go on",
+)
+FEWER = Message(
+    "elastic: all workers start anew on the GPUs that are left, since one was asked back and the "
+    "script does not reach elastic(...)",
+    "use nodemgr_client.elastic in it, or name its checkpoint by --checkpoint",
+)
 SCRIPT_CHECKPOINT_UNREADABLE = Message(
     "elastic: the checkpoint {path} cannot be read ({error}), so the script keeps its GPUs",
     "make it readable, or name another path by --checkpoint",

@@ -87,7 +87,9 @@ def test_a_script_without_a_checkpoint_keeps_its_gpus(lead: Lead) -> None:
     led = lead(gpus=2)
     trains(led, 2, 5)
     led.lease("recall", 1, within_s=2.0)
-    led.line("worker 1 was killed, since GPU 1 was asked back and there is no new checkpoint")
+    led.line(
+        "worker 1 was (ended|killed), since GPU 1 was asked back"
+    )  # in its first 30 s, or later
     led.word("left", "GPU-1")
     assert begins(led, 1) == 0
     led.lease("offer", 5)

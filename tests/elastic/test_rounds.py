@@ -14,6 +14,7 @@ from client_plugin.elastic.orders import (
     Finish,
     GpuOffered,
     GpuRecalled,
+    Hello,
     Left,
     PlanOrder,
     Report,
@@ -97,6 +98,58 @@ def test_a_recall_waits_for_a_checkpoint() -> None:
     assert plan.step(Died(1, -TERM), 62.0, saved(6)) == [Left("b")]
     orders = plan.step(Died(0, -TERM), 62.0, saved(6))
     assert [o.size for o in orders if isinstance(o, StartWorker)] == [1]
+
+
+EARLY = [Report("EARLY", worker=1, gpu="b"), Signal(1, KILL)]
+
+
+def recalled_early() -> ElasticPlan:
+    plan = begun("a", "b", "c", checkpoints=False)
+    assert plan.step(GpuRecalled("b", 12.0), 2.0) == EARLY
+    return plan
+
+
+def test_a_recall_before_the_first_hello_takes_its_worker_alone() -> None:
+    plan = recalled_early()
+    assert plan.step(Died(1, -KILL), 2.1) == [Left("b")]
+    assert not [o for o in plan.step(Hello(0, 0), 20.0) if isinstance(o, (Signal, StartWorker))]
+    assert plan.step(Hello(2, 0), YOUNG_S + 5.0)
+    assert plan.inline
+    assert [worker.doomed for worker in plan.roster.workers.values()] == [False, False]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_script_that_cannot_go_on_without_it_starts_anew(is_first: bool) -> None:
+    """The one that waits for it fails before its own end is known, or behind it."""
+    plan = recalled_early()
+    ends = [Died(0, 1), Died(1, -KILL)] if is_first else [Died(1, -KILL), Died(0, 1)]
+    orders = [order for end in ends for order in plan.step(end, 3.0)]
+    assert keys(orders) == ["FEWER"]
+    assert Signal(2, TERM) in orders
+    starts = [o for o in plan.step(Died(2, -TERM), 3.5) if isinstance(o, StartWorker)]
+    assert [(start.gpu, start.rank, start.size) for start in starts] == [("a", 0, 2), ("c", 1, 2)]
+    assert keys(plan.step(Died(3, 1), 4.0)) == ["ENDED"], "its own fault"
+
+
+def test_a_script_that_says_no_hello_starts_anew_in_the_end() -> None:
+    plan = recalled_early()
+    plan.step(Died(1, -KILL), 2.1)
+    assert plan.step(TimePassed(), 3.0) == []
+    wake_s = plan.wake_s()
+    assert wake_s == YOUNG_S
+    orders = plan.step(TimePassed(), wake_s)
+    assert orders == [Report("FEWER"), Signal(0, TERM), Signal(2, TERM)]
+
+
+def test_a_script_that_has_named_its_checkpoint_has_until_the_deadline() -> None:
+    plan = begun("a", "b")
+    assert plan.step(GpuRecalled("b", 12.0), 2.0, saved(5)) == []
+    assert plan.step(TimePassed(), 11.9, saved(5))[0] == Report("TAKEN", worker=1, gpu="b")
+
+
+def test_all_recalled_together_leave_no_one_early() -> None:
+    plan = begun("a", checkpoints=False)
+    assert plan.step(GpuRecalled("a", 12.0), 2.0) == []
 
 
 def test_after_the_deadline_the_rest_starts_again_from_its_checkpoint() -> None:
