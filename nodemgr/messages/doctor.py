@@ -320,13 +320,15 @@ DRIVER_KEEPS_LIMITS = CheckDetail(
     "the driver keeps {count} limits on containers, beside the ledger"
 )
 JOBS_CANNOT_START = CheckDetail("no job can be started: {why}")
-JOBS_BY_OWN_LAUNCHER = CheckDetail("started by the manager's own launcher")
-JOBS_BY_SERVICE = CheckDetail(
-    "started by the service nodemgr-jobs ({path}), without a cgroup of their own: --cpus and"
-    " --host-memory reserve, and limit nothing"
-)
-JOBS_IN_CGROUPS = CheckDetail(
-    "started by the service nodemgr-jobs ({path}), each in a cgroup of its own"
+JOBS_BY_OWN_LAUNCHER = CheckDetail("started by the manager's own launcher; {limits}")
+JOBS_BY_SERVICE = CheckDetail("started by the service nodemgr-jobs ({path}); {limits}")
+JOBS_IN_CGROUPS = Part("each in a cgroup of its own")
+JOBS_WITHOUT_LIMITS = Part("--cpus and --host-memory reserve, and limit nothing: {why}")
+NO_CGROUPS = Part("only jobs of the service nodemgr-jobs have cgroups of their own")
+NO_SCOPE_MADE = Part("systemd delegates no cgroup to them (journalctl -u nodemgr-jobs)")
+NO_CONTROLLERS = Part("their cgroups lack controllers ({names}): look at the kernel's options")
+LIMITED_BY_CONTAINER = Part(
+    "a job in a container stays in the container's cgroup, and its limits hold"
 )
 SERVICE_SILENT = CheckDetail("the service nodemgr-jobs does not answer ({why})")
 SERVICE_NOT_REACHED = CheckDetail("{socket}: not reached yet")

@@ -204,6 +204,19 @@ def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
     assert row["early_signal"] == "USR1@60s"
 
 
+def test_limits_that_cannot_hold_are_said(nodemgr: Run, tmp_path: Path) -> None:
+    said = nodemgr("submit", "--env", "alice", "--gpus", "0", "--cpus", "1", "--", "true")
+    assert said.stdout == "j1\n"
+    (line,) = said.stderr.splitlines()
+    assert "--cpus and --host-memory reserve, and limit nothing: only jobs of the service" in line
+    lines = tmp_path / "lines"
+    lines.write_text('{"command": "true", "host_memory": "1MiB"}\n' * 3)
+    many = nodemgr("submit", "--env", "alice", "--gpus", "0", "--from", lines)
+    assert many.stdout.split() == ["j2", "j3", "j4"]
+    assert many.stderr.splitlines() == [line]
+    assert nodemgr("submit", "--env", "alice", "--gpus", "0", "--", "true").stderr == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import Cause
 from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
 
@@ -231,6 +232,9 @@ class TwoNodes:
 
     def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
         """This cluster has no time limits."""
+
+    def no_limits(self, place: str) -> MessageLine | None:
+        return None
 
     def limit_env(self, env: str, limits: Sequence[str]) -> None:
         """This cluster has no cgroups."""

@@ -452,7 +452,11 @@ def test_it_dies_and_a_spare_one_takes_over(world: World) -> None:
     assert world.end("j1").signal == signal.SIGTERM  # they go on, and end, without it
     world.again()
     assert world.factory.adopt([("j2", 1), ("j3", 1), ("j4", 1)]) == [("j4", 1)]
-    assert world.factory.state() == (True, "started by the manager's own launcher")
+    assert world.factory.state() == (
+        True,
+        "started by the manager's own launcher; --cpus and --host-memory reserve, and limit"
+        " nothing: only jobs of the service nodemgr-jobs have cgroups of their own",
+    )
     assert world.run("true", job="j5").exit_code == 0
     for job in ("j2", "j3"):
         world.factory.withdraw(job, 1, "enough")
@@ -500,8 +504,9 @@ def test_the_services_comes_back(served: World) -> None:
     assert served.end().why == "enough"
     assert served.factory.state() == (
         True,
-        f"started by the service nodemgr-jobs ({served.socket}), without a cgroup of their own:"
-        " --cpus and --host-memory reserve, and limit nothing",
+        f"started by the service nodemgr-jobs ({served.socket}); --cpus and --host-memory"
+        " reserve, and limit nothing: systemd delegates no cgroup to them (journalctl -u"
+        " nodemgr-jobs)",
     )
 
 

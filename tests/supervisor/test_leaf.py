@@ -53,7 +53,6 @@ def test_a_jobs_process_begins_in_its_leaf(make_world: MakeWorld, scope: Path) -
     assert world.run("cat", "/proc/self/cgroup", job="l1").exit_code == 0
     assert f"/{scope.name}/alice/l1.1\n" in world.heard.tails["l1", 1]
     assert not leaf.exists()
-    assert world.factory.state()[1].endswith("launcher), each in a cgroup of its own")
 
 
 def test_a_process_that_is_not_below_the_supervisor_ends_with_its_leaf(
@@ -216,6 +215,27 @@ def test_without_a_scope_jobs_run_and_the_launcher_reports_it_once(
     _, said = launcher.communicate()
     assert said.decode().count("get no cgroup") == said.count(b"\n") == 1
     assert world.launcher.scope == ""
+
+
+@pytest.mark.parametrize(
+    ("controllers", "limits"),
+    [
+        ("cpu io memory pids\n", "each in a cgroup of its own"),
+        ("cpu pids\n", "--cpus and --host-memory reserve, and limit nothing: their cgroups lack"
+            " controllers (memory): look at the kernel's options"),
+        (None, "--cpus and --host-memory reserve, and limit nothing: their cgroups lack"
+            " controllers (cpu and memory): look at the kernel's options"),
+    ],
+)  # fmt: skip
+def test_the_doctor_knows_whether_limits_hold(
+    make_world: MakeWorld, tmp_path: Path, controllers: str | None, limits: str
+) -> None:
+    if controllers is not None:
+        (tmp_path / "cgroup.subtree_control").write_text(controllers)
+    world = served(make_world, tmp_path)
+    assert world.factory.state()[1].endswith(f"launcher); {limits}")
+    assert (world.factory.no_limits("") is None) is (limits == "each in a cgroup of its own")
+    assert "its limits hold" in (world.factory.no_limits("alice/0/box") or "")
 
 
 def test_a_scope_that_vanishes_stops_no_job(make_world: MakeWorld, scope: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import Cause
 from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
 
@@ -22,6 +23,9 @@ class NoFactory:
 
     def state(self) -> tuple[bool, str]:
         return True, WHY
+
+    def no_limits(self, place: str) -> MessageLine | None:
+        return None
 
     def create(self, order: RunOrder) -> None:
         self._end(order.job_id, order.attempt)

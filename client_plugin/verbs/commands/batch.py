@@ -16,6 +16,7 @@ import sys
 from client_plugin.messages import arguments as words
 from client_plugin.messages import prediction
 from client_plugin.messages import verbs as messages
+from client_plugin.messages.form import relayed
 from client_plugin.verbs.arguments import lines
 from client_plugin.verbs.arguments.parser import Said, WrongValue, mistake
 from client_plugin.verbs.commands.submit import (
@@ -59,6 +60,7 @@ class Sender:
         self._retry_timeout = retry_timeout
         self._talk: Optional[Conversation] = None
         self._asking = False
+        self._noted: List[str] = []
         self._interrupted = self._is_cut = False
         self._before = signal.signal(signal.SIGINT, self._interrupt)
 
@@ -102,6 +104,10 @@ class Sender:
             raise
         finally:
             self._asking = False
+        note = answer.get("note")
+        if note and note not in self._noted:
+            self._noted.append(note)
+            say(relayed(note))
         rows: List[Dict[str, Any]] = answer["jobs"]
         return rows
 

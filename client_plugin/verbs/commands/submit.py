@@ -14,6 +14,7 @@ from client_plugin import fields, units
 from client_plugin.messages import prediction as prediction_messages
 from client_plugin.messages import verbs as messages
 from client_plugin.messages.arguments import ARGUMENT_MISSING
+from client_plugin.messages.form import relayed
 from client_plugin.messages.ways import MEANWHILE
 from client_plugin.prediction import closure
 from client_plugin.verbs import VERBS
@@ -157,6 +158,8 @@ def run(said: Said) -> int:
         arguments["recognised"] = known
     answer = _submit(way, retry_timeout, arguments)
     job = answer["job"]
+    if answer.get("note"):
+        say(relayed(answer["note"]))
     if answer.get("forecast"):
         _say_forecast(answer["forecast"])
     if answer.get("earlier"):

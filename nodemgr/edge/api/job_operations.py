@@ -34,6 +34,7 @@ from nodemgr.core.model.entities import (
     JobSpec,
     JobState,
     QueueRow,
+    RunSpec,
 )
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
@@ -80,6 +81,7 @@ from nodemgr.edge.rpc.operation import (
     unknown_verb,
 )
 from nodemgr.edge.rpc.turns import Work, in_turns
+from nodemgr.messages import doctor as found
 from nodemgr.messages import jobs as messages
 from nodemgr.messages.orders import (
     ADMINS_VERB,
@@ -336,7 +338,9 @@ class JobOperations:
 
         def answer(answered: effects.SubmitAnswered) -> Any:
             outcome = _submitted(answered)
-            return outcome if isinstance(outcome, OperationError) else {**outcome, **told}
+            if isinstance(outcome, OperationError):
+                return outcome
+            return {**outcome, **told, **self._note(submission.run)}
 
         return Later(
             lambda reply: self._take(who, submission, lambda answered: reply(answer(answered)))
@@ -397,7 +401,8 @@ class JobOperations:
                 rows[place] |= outcome
             left[0] -= 1
             if left[0] == 0:
-                reply({"jobs": rows})
+                notes = [note for _, submission in wanted if (note := self._note(submission.run))]
+                reply({"jobs": rows, **(notes[0] if notes else {})})
 
         for place, submission in wanted:
             self._take(who, submission, partial(answer, place))
@@ -465,6 +470,13 @@ class JobOperations:
             **wished,
         )
         return submission, told
+
+    def _note(self, run: RunSpec) -> dict[str, str]:
+        """A line where the job's own limits on the host reserve, and limit nothing."""
+        if run.cpus is None and run.host_memory_bytes is None:
+            return {}
+        why = self._daemon.jobs.factory.no_limits(run.place)
+        return {} if why is None else {"note": found.JOBS_WITHOUT_LIMITS(why=why)}
 
     def _submitter(self, who: Who) -> tuple[int, int, str]:
         """Returns the caller's uid and gid, which the job runs as, and its place.

@@ -102,6 +102,9 @@ class ResourceFactory(Protocol):
     def state(self) -> tuple[bool, MessageLine]:
         """(a job can start now, the launcher or the reason why not)."""
 
+    def no_limits(self, place: str) -> MessageLine | None:
+        """The reason why a job there has no limits of CPUs and host memory; None: it has them."""
+
     def create(self, order: RunOrder) -> None:
         """Begins the attempt; returns at once.
 

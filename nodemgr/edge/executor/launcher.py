@@ -30,6 +30,8 @@ from nodemgr.messages import manager_log as log
 PROGRAM = Path(__file__).resolve().parents[2] / "_bin" / "nodemgr-supervisor"
 SOCKET_NAME = "launcher"
 SERVICE = "nodemgr-jobs.service"
+LIMITED = ("cpu", "memory")
+"""The controllers of the limits of a job."""
 CAP_SETUID = 7
 MAX_PACKET_BYTES = 512
 RETRY_S, MAX_RETRY_S = 0.05, 5.0
@@ -99,6 +101,7 @@ class Launcher:
         self._closed = False
         self.scope = ""
         """The directory below which jobs have cgroups; "": they have none."""
+        self._controllers: list[str] = []
         if self._spare:
             self._begin(self._spare.pop())
         elif self._path is not None:
@@ -110,10 +113,18 @@ class Launcher:
         if self._fault:
             fault = self._fault if self._path is None else doctor.SERVICE_SILENT(why=self._fault)
             return False, doctor.JOBS_CANNOT_START(why=fault)
+        why = self.no_limits()
+        limits = doctor.JOBS_WITHOUT_LIMITS(why=why) if why else doctor.JOBS_IN_CGROUPS()
         if self._path is None:
-            return True, doctor.JOBS_BY_OWN_LAUNCHER()
-        row = doctor.JOBS_IN_CGROUPS if self.scope else doctor.JOBS_BY_SERVICE
-        return True, row(path=self._path)
+            return True, doctor.JOBS_BY_OWN_LAUNCHER(limits=limits)
+        return True, doctor.JOBS_BY_SERVICE(path=self._path, limits=limits)
+
+    def no_limits(self) -> MessageLine | None:
+        """The reason why no cgroup limits a job; None: one does."""
+        if not self.scope:
+            return doctor.NO_CGROUPS() if self._path is None else doctor.NO_SCOPE_MADE()
+        missing = [name for name in LIMITED if name not in self._controllers]
+        return doctor.NO_CONTROLLERS(names=" and ".join(missing)) if missing else None
 
     def request(self, text: str) -> bool:
         """False: there is none to hear it."""
@@ -192,6 +203,7 @@ class Launcher:
                 self._check_place(text.removeprefix("jobs "))
             elif text.startswith("scope "):
                 self.scope = text.removeprefix("scope ").removeprefix("-")
+                self._controllers = _controllers(self.scope)
             else:
                 self._heard(text)
 
@@ -247,6 +259,14 @@ class Launcher:
             self._loop.remove_reader(sock.fileno())
             self._loop.remove_writer(sock.fileno())
             sock.close()
+
+
+def _controllers(scope: str) -> list[str]:
+    """Those of the cgroups below it."""
+    try:
+        return (Path(scope) / "cgroup.subtree_control").read_text().split()
+    except OSError:
+        return []
 
 
 def _fork(jobs_dir: Path) -> socket.socket:

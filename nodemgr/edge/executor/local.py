@@ -53,7 +53,7 @@ from nodemgr.edge.kernel.processes import (
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.rpc.shared_buffers import new_sheet
 from nodemgr.edge.rpc.wire import Fields
-from nodemgr.messages import executor
+from nodemgr.messages import doctor, executor
 from nodemgr.messages import jobs as messages
 
 GRACE_MS = END_GRACE_MS
@@ -164,6 +164,9 @@ class NodeFactory:
     def state(self) -> tuple[bool, MessageLine]:
         """For the doctor: (jobs can start, the launcher or the reason)."""
         return self._launcher.state()
+
+    def no_limits(self, place: str) -> MessageLine | None:
+        return doctor.LIMITED_BY_CONTAINER() if place else self._launcher.no_limits()
 
     def create(self, order: RunOrder) -> None:
         name = (order.job_id, order.attempt)

@@ -42,6 +42,7 @@ from nodemgr.paths import SYSTEM_CLIENT_DIR, SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
 GROUP = PLAIN.group
 UNIT = "nodemgr.service"
 UNIT_FILE = Path("/etc/systemd/system") / UNIT
+PACKAGED_UNITS = Path("/usr/lib/systemd/system")
 JOBS_UNIT_FILE = UNIT_FILE.parent / JOBS_UNIT
 WEB_UNIT = "nodemgr-web.service"
 WEB_UNIT_FILE = UNIT_FILE.parent / WEB_UNIT
@@ -244,6 +245,9 @@ class InstalledFile:
 
     def plan(self, machine: Machine) -> PlannedStep:
         path, found = machine.at(self.path), self._found(machine)
+        packaged = machine.at(PACKAGED_UNITS) / path.name
+        if found is None and path.parent == machine.at(UNIT_FILE).parent and packaged.exists():
+            return PlannedStep("ok", messages.IS_OF_PACKAGE(path=packaged))
         if found is None:
             return PlannedStep("write", messages.MAKES(thing=path, why=self.why))
         if found == self.content(machine):

@@ -38,6 +38,17 @@ def test_a_look_changes_nothing(root: Path) -> None:
     assert "make    group nodemgr" in looked.stdout
 
 
+def test_a_package_has_its_units(root: Path) -> None:
+    packaged = root / "usr/lib/systemd/system"
+    packaged.mkdir(parents=True)
+    (packaged / "nodemgr.service").touch()
+    said = setup("--root", root, "--dry-run").stdout.splitlines()
+    units = [line for line in said if ".service: " in line]
+    assert f"ok      {packaged}/nodemgr.service: is there, from a package" in units
+    assert not [line for line in units if f"{root}/etc/systemd/system/nodemgr.service" in line]
+    assert [line for line in units if f"{root}/etc/systemd/system/nodemgr-jobs.service" in line]
+
+
 def test_nobody_to_ask_is_no_consent(root: Path) -> None:
     asked = setup("--root", root)
     assert (asked.returncode, [path.name for path in root.rglob("*")]) == (2, ["etc"])
