@@ -61,7 +61,7 @@ class Everything:
         self.dice = dice
         self.node = Recorded(
             0, max_tasks_per_gpu=4, requeue_pause_ms=2_000, max_env_cpu_jobs=2,
-            preempt_exempt_ms=EXEMPT_MS,
+            preempt_exempt_ms=EXEMPT_MS, node_cpus=6, node_memory_bytes=64 * GIB,
         )  # fmt: skip
         self.pids = self.assigned = 0
         self.classes = CONTENDING if contends else CLASSES
@@ -340,6 +340,8 @@ class Everything:
             max_restarts=self.one((None, 0, 2)),
             hold=self.chance(0.1), place=self.one(PLACES),
             priority=self.one((None, None, "low", "normal")),
+            cpus=self.one((None,) * 4 + (1, 2, 4)),
+            host_memory_bytes=self.one((None,) * 5 + (10 * GIB, 40 * GIB)),
         )  # fmt: skip
 
     def assign(self) -> None:
@@ -433,6 +435,8 @@ class Everything:
             idle_ms=self.one((None, 10_000)), when_idle=self.one(("keep", "suspend", "release")),
             default_gpus=self.one((None, 1)), borrow=self.one((0, 0, 1)),
             placement=self.one((None, "pack", "spread")), enforce=self.one((None, "warn", "fence")),
+            cpus=self.one((None, None, None, 2, 4)),
+            host_memory_bytes=self.one((None, None, None, 20 * GIB)),
         )  # fmt: skip
 
     def remove_quota(self) -> None:
