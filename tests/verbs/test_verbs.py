@@ -31,6 +31,8 @@ VERBS_THERE = (
     " keep, doctor"
 )
 GIB = 2**30
+PATIENT_MANAGER = {"NODEMGR_TIMEOUT_MS": str(int(WAIT_LIMIT_S * 1_000))}
+"""It takes no program that is kept waiting for stalled."""
 PYTHONS = sorted(
     path
     for version in range(8, 14)
@@ -42,7 +44,7 @@ PYTHONS = sorted(
 @pytest.fixture(scope="module")
 def busy_node() -> Iterator[Manager]:
     """One for all Pythons, with a task of alice's."""
-    manager = Manager(simulate="2x16GiB").start()
+    manager = Manager(simulate="2x16GiB", environment=PATIENT_MANAGER).start()
     manager.quota("alice", 1, memory_bytes=4 * GIB)
     manager.quota("bob", 1)
     holder = manager.hold("alice")
@@ -54,7 +56,7 @@ def busy_node() -> Iterator[Manager]:
 
 @pytest.fixture
 def node(make_manager: Callable[..., Manager]) -> Manager:
-    manager = make_manager(simulate="2x16GiB")
+    manager = make_manager(simulate="2x16GiB", environment=PATIENT_MANAGER)
     manager.quota("alice", 1, memory_bytes=4 * GIB)
     manager.quota("bob", 1)
     return manager
