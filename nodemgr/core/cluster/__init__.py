@@ -1,0 +1,16 @@
+"""The decisions of a cluster's head: which node gets which job, and what its answer makes of it.
+
+The head knows nodes, jobs and assignments, and no GPU by its name: a node's own core chooses those.
+`head.step(state, event, now_ns)` is pure, as `nodemgr.core.manager.step` is on a node.
+
+Its modules: entities (rows, and the states of a job), events, state (tables and their sums),
+orders (of people), answers (of nodes: ends, silence), passes (the choice of nodes),
+messages (what is to be said to a node; it follows from the rows), invariants, head (one step).
+
+Of a first form: whole GPUs, and jobs one by one. Arrays, dependencies, holds, queues with ranks and
+shares of GPUs are to come onto the same rows. A node is asked to give a job back by a withdrawal,
+so one that begins in the same moment is ended and begins anew elsewhere. A head that is restored
+from a copy gives no job: to ask all nodes first, and to go on under a new generation, is to come.
+
+May import: nodemgr.core.model, nodemgr.core.state, nodemgr.core.scheduler.
+"""

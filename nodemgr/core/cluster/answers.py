@@ -1,0 +1,201 @@
+"""Words of nodes to a head: who is there, what it has answered, what has begun and ended.
+
+Knows: what an answer makes of a job and of its assignment. Must not know: connections; which node a
+job gets (passes.py).
+
+An assignment ends in two ways alone: by the answer of its node that it is over, or by a person who
+says that the node is lost. Silence ends nothing. An answer to a key that has no assignment here is
+one of two: an end that is known already, and is acknowledged again; or a job that a person gave up
+for lost, which is ended now.
+
+A node that knows a number which this head has not given shows that the head's store is an older
+copy. Such a head gives no job any more: what it has in its queue may be running.
+
+A job that a person withdraws on its node is over if it had begun; else it goes to another node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nodemgr.core.cluster import events
+from nodemgr.core.cluster.entities import (
+    ClusterJob,
+    ClusterStage,
+    EndedJob,
+    GivenJob,
+    StageEvent,
+)
+from nodemgr.core.cluster.events import Acknowledge, NodeAnswer
+from nodemgr.core.cluster.state import ClusterDraft
+from nodemgr.core.model import endings
+from nodemgr.core.model.entities import Cause, JobState
+from nodemgr.core.model.values import replace
+
+
+def synced(draft: ClusterDraft, event: events.Synced, now_ns: int) -> None:
+    node = draft.nodes.get(event.node)
+    if node is None:
+        return
+    known = max([event.below - 1, *(answer.number for answer in event.answers)])
+    if known > draft.head.number:
+        draft.put_head(replace(draft.head, is_copy=True))
+        return
+    now = replace(
+        node,
+        generation=event.generation,
+        boot_id=event.boot_id,
+        number=0,
+        gpus=event.gpus,
+        others=event.others,
+    )
+    draft.nodes.put(node.name, now)
+    draft.sessions.put(node.name, (event.session, 0))
+    _forget_words_of(draft, node.name)
+    _take(draft, node.name, event.answers, now_ns)
+
+
+def report(draft: ClusterDraft, event: events.NodeReport, now_ns: int) -> None:
+    session = draft.sessions.get(event.node)
+    node = draft.nodes.get(event.node)
+    if node is None or session is None or session[0] != event.session:
+        return
+    if event.number <= session[1]:
+        return  # doubled, or overtaken
+    draft.sessions.put(event.node, (event.session, event.number))
+    draft.nodes.put(
+        node.name, replace(node, number=event.number, gpus=event.gpus, others=event.others)
+    )
+    _take(draft, node.name, event.answers, now_ns)
+
+
+def silent(draft: ClusterDraft, event: events.Silent, _now_ns: int) -> None:
+    """Its assignments stay: they are unknown until it speaks."""
+    session = draft.sessions.get(event.node)
+    if session is not None and session[0] == event.session:
+        draft.sessions.drop(event.node)
+        _forget_words_of(draft, event.node)
+
+
+def _forget_words_of(draft: ClusterDraft, node: str) -> None:
+    """Forgets the words of an earlier session, which were of that one alone."""
+    for table in (draft.to_confirm, draft.strays):
+        for key in [key for key in table if table[key] == node]:
+            table.drop(key)
+
+
+def below(draft: ClusterDraft, node: str) -> int:
+    """The node has answered each of its assignments with a smaller number."""
+    generation = draft.nodes[node].generation
+    unanswered = [
+        row.number
+        for row in draft.at(node)
+        if not row.answered and row.node_generation == generation
+    ]
+    return min(unanswered, default=draft.head.number + 1)
+
+
+def _take(draft: ClusterDraft, node: str, answers: Iterable[NodeAnswer], now_ns: int) -> None:
+    acknowledged = [answer.key for answer in answers if _one(draft, node, answer, now_ns)]
+    if acknowledged:
+        draft.effects.append(Acknowledge(node, tuple(acknowledged), below(draft, node)))
+
+
+def _one(draft: ClusterDraft, node: str, answer: NodeAnswer, now_ns: int) -> bool:
+    """Whether the answer is an end that the head has stored with this step."""
+    row = draft.assignments.get(answer.number)
+    if row is None or (row.key, row.node) != (answer.key, node):
+        return _of_no_assignment(draft, node, answer)
+    if answer.over:
+        _settle(draft, row, answer, now_ns)
+        return True
+    if answer.confirmed:
+        draft.to_confirm.drop(row.key)
+    else:
+        draft.to_confirm.put(row.key, node)
+    job = draft.jobs[row.job_id]
+    began_ns = now_ns if answer.began and row.began_ns is None else row.began_ns
+    draft.put_assignment(replace(row, answered=True, began_ns=began_ns))
+    if answer.began and job.stage is ClusterStage.ASSIGNED:
+        draft.move(job, StageEvent.BEGAN, ClusterStage.RUNNING)
+    return False
+
+
+def _of_no_assignment(draft: ClusterDraft, node: str, answer: NodeAnswer) -> bool:
+    if answer.over:
+        draft.strays.drop(answer.key)
+    else:
+        draft.strays.put(answer.key, node)
+    return answer.over
+
+
+# -- an end --
+
+
+def _settle(draft: ClusterDraft, row: GivenJob, answer: NodeAnswer, now_ns: int) -> None:
+    draft.drop_assignment(row)
+    job = replace(draft.jobs[row.job_id], assigned=None)
+    if not answer.began:
+        _not_begun(draft, job, row, answer)
+    elif answer.state is JobState.DONE:
+        _over(draft, job, ClusterStage.DONE, row, answer)
+    elif job.then is ClusterStage.WITHDRAWN or answer.state is JobState.WITHDRAWN:
+        back = job.then is ClusterStage.QUEUED
+        if back:  # it had begun when it was asked for: what it did is lost
+            draft.move(job, StageEvent.END, ClusterStage.QUEUED, then=None)
+        else:
+            _over(draft, job, ClusterStage.WITHDRAWN, row, answer)
+    else:
+        _failed(draft, replace(job, then=None), row, answer, now_ns)
+
+
+def _not_begun(draft: ClusterDraft, job: ClusterJob, row: GivenJob, answer: NodeAnswer) -> None:
+    """It is as if the node had never had it; where it could not be begun, it does not go again."""
+    if job.then is ClusterStage.WITHDRAWN:
+        over = replace(job, stage=ClusterStage.WITHDRAWN, then=None)
+        ended = EndedJob(over, row.node, None, None)
+        draft.end(job, StageEvent.GIVEN_BACK, ClusterStage.WITHDRAWN, ended)
+        return
+    avoids = job.avoids
+    if job.then is None:
+        avoids = tuple(sorted({*avoids, row.node}))
+        if set(avoids) >= {*draft.nodes}:
+            over = replace(job, stage=ClusterStage.FAILED, avoids=avoids)
+            ended = EndedJob(over, row.node, answer.cause, None)
+            draft.end(job, StageEvent.GIVEN_BACK, ClusterStage.FAILED, ended)
+            return
+    draft.move(job, StageEvent.GIVEN_BACK, ClusterStage.QUEUED, then=None, avoids=avoids)
+
+
+def _over(
+    draft: ClusterDraft, job: ClusterJob, stage: ClusterStage, row: GivenJob, answer: NodeAnswer
+) -> None:
+    over = replace(job, stage=stage, then=None)
+    ended = EndedJob(over, row.node, answer.cause, answer.exit_code)
+    draft.end(job, StageEvent.END, stage, ended)
+
+
+def _failed(
+    draft: ClusterDraft, job: ClusterJob, row: GivenJob, answer: NodeAnswer, now_ns: int
+) -> None:
+    """As on a node (core/model/endings.py): the cause says what follows."""
+    follows = endings.NEXT[answer.cause or Cause.OWN]
+    if follows is endings.Next.RETURN:
+        draft.move(job, StageEvent.END, ClusterStage.QUEUED)
+    elif follows is endings.Next.PAUSE:
+        ran_ns = 0 if row.began_ns is None else now_ns - row.began_ns
+        count = endings.interruptions(draft.config, job.interruptions, ran_ns)
+        resumes_ns = now_ns + endings.pause_ns(draft.config, count)
+        draft.move(
+            job, StageEvent.END, ClusterStage.PAUSED, interruptions=count, resumes_ns=resumes_ns
+        )
+    elif follows is endings.Next.RETRY and job.restarts < job.max_restarts:
+        draft.move(
+            job,
+            StageEvent.END,
+            ClusterStage.QUEUED,
+            restarts=job.restarts + 1,
+            queued_ns=draft.stamp(now_ns),
+        )
+    else:
+        _over(draft, job, ClusterStage.FAILED, row, answer)

@@ -1,0 +1,145 @@
+"""The events of a head: orders of people, words of nodes, time.
+
+Knows: plain values. Must not know: sockets, clocks; what follows from an event.
+
+A node's words come over a session: the edge makes one for each connection, with an id of its own,
+and asks the node for all its answers (Synced). Reports carry the session and are numbered in it, so
+one that is doubled, late or of an earlier connection is known as such and means nothing.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.model.entities import Cause, JobState
+from nodemgr.core.model.values import value
+
+
+@value
+class SetEnv:
+    name: str
+    gpus: int
+
+
+@value
+class Submit:
+    env: str
+    user: str
+    gpus: int
+    time_limit_ms: int | None = None
+    max_restarts: int = 0
+
+
+@value
+class Withdraw:
+    job_id: str
+
+
+@value
+class AddNode:
+    name: str
+
+
+@value
+class DrainNode:
+    """No job is assigned there; those that have not begun come back."""
+
+    name: str
+
+
+@value
+class ResumeNode:
+    name: str
+
+
+@value
+class NodeLost:
+    """A person says that nothing runs there any more: its jobs may begin elsewhere."""
+
+    name: str
+
+
+@value
+class NodeAnswer:
+    """A node's row about one key (core/lifecycle/assignments.py has the node's side)."""
+
+    key: str
+    number: int
+    over: bool
+    began: bool
+    is_refusal: bool
+    """No job was made of it."""
+    confirmed: bool
+    """False: the node waits until the head names the key again."""
+    state: JobState
+    cause: Cause | None = None
+    exit_code: int | None = None
+
+
+@value
+class Synced:
+    """A node is connected, and these are all its answers to this head."""
+
+    node: str
+    session: int
+    generation: str
+    boot_id: str
+    below: int
+    """The number below which the node takes no key that it does not know."""
+    gpus: int
+    others: tuple[tuple[str, int], ...]
+    answers: tuple[NodeAnswer, ...]
+
+
+@value
+class NodeReport:
+    """The node's GPUs as they are now, and answers that are new or not acknowledged."""
+
+    node: str
+    session: int
+    number: int
+    gpus: int
+    others: tuple[tuple[str, int], ...]
+    answers: tuple[NodeAnswer, ...]
+
+
+@value
+class Silent:
+    """The session is over."""
+
+    node: str
+    session: int
+
+
+@value
+class ClockMoved:
+    """Time has passed: pauses may be over."""
+
+
+@value
+class Pass:
+    """Queued jobs get nodes, as far as there are."""
+
+
+ClusterEvent = (
+    SetEnv
+    | Submit
+    | Withdraw
+    | AddNode
+    | DrainNode
+    | ResumeNode
+    | NodeLost
+    | Synced
+    | NodeReport
+    | Silent
+    | ClockMoved
+    | Pass
+)
+
+
+@value
+class Acknowledge:
+    """An effect: these ends are stored at the head."""
+
+    node: str
+    keys: tuple[str, ...]
+    below: int
+    """The node has answered each assignment with a smaller number."""

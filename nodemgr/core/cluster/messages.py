@@ -1,0 +1,53 @@
+"""The words of a head to a node: they follow from the rows, and are said until they do not.
+
+Knows: which word each row asks for. Must not know: when it was said last, how it gets there.
+No word is kept: a head that is killed says the same after its restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nodemgr.core.cluster.entities import ClusterStage, GivenJob
+from nodemgr.core.cluster.state import ClusterState
+from nodemgr.core.model.values import value
+
+
+@value
+class Assign:
+    """Take the job, or (said again) begin it if it waits for the head's word."""
+
+    row: GivenJob
+    refuse: bool = False
+    """The job is not wanted any more: a node that does not know the key answers with a refusal."""
+
+
+@value
+class GiveBack:
+    """End the job of this key."""
+
+    key: str
+
+
+HeadWord = Assign | GiveBack
+
+
+def to_say(state: ClusterState, node: str) -> Iterator[HeadWord]:
+    """Nothing to a node without a session, or about keys that another store of it was told."""
+    if node not in state.sessions:
+        return
+    generation = state.nodes[node].generation
+    for number in sorted(state.of_node.get(node, ())):
+        row = state.assignments[number]
+        stops = state.jobs[row.job_id].stage is ClusterStage.STOPPING
+        if row.node_generation != generation:
+            continue
+        if not row.answered:
+            yield Assign(row, refuse=stops)
+        elif stops:
+            yield GiveBack(row.key)
+        elif row.key in state.to_confirm:
+            yield Assign(row)
+    for key, holder in state.strays.items():
+        if holder == node:
+            yield GiveBack(key)

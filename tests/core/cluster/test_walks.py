@@ -1,0 +1,160 @@
+"""Random walks of a cluster: nothing begins twice, nothing is lost, no total is exceeded.
+
+The head is killed at any commit, before or after it; words are lost, doubled and late; nodes are
+killed, cut off, drained, lose their stores and are given up. At the end of each walk all works
+again, and each job that was submitted has ended once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from nodemgr.core.cluster import events
+from nodemgr.core.cluster import state as cluster_state
+from nodemgr.core.cluster.entities import STAGES, ClusterStage
+from nodemgr.core.model.transitions import checked
+from tests.core.cluster.world import ENVS, Cluster, PlainNode, RealNode, SimNode
+from tests.support.examples import examples
+
+STEPS = 400
+
+
+class Walk:
+    def __init__(self, seed: int, node: Callable[[int], SimNode], gpus: int = 3) -> None:
+        self.dice = random.Random(seed)
+        self.cluster = Cluster(self.dice, {f"gn{n}": node(gpus) for n in range(3)})
+        self.cluster.may_crash = True
+
+    def node(self) -> str:
+        return self.dice.choice(sorted(self.cluster.links))
+
+    def submit(self) -> None:
+        before = self.cluster.state.counters[""].job
+        self.cluster.happens(
+            events.Submit(
+                self.dice.choice(ENVS), "ann", self.dice.choice((0, 1, 1, 2, 3)),
+                self.dice.choice((None, None, 60_000)), self.dice.choice((0, 1, 3)),
+            )
+        )  # fmt: skip
+        after = self.cluster.state.counters[""].job
+        self.cluster.submitted += [f"j{number}" for number in range(before + 1, after + 1)]
+
+    def schedule(self) -> None:
+        self.cluster.happens(events.Pass())
+
+    def speak(self) -> None:
+        for name, link in self.cluster.links.items():
+            if len(link.down) < 20:
+                self.cluster.head_speaks(name)
+            if len(link.up) < 5 and self.dice.random() < 0.7:
+                self.cluster.node_speaks(name)
+
+    def deliver(self) -> None:
+        for _ in range(6):
+            self.cluster.deliver(self.node())
+
+    def connect(self) -> None:
+        for name, link in self.cluster.links.items():
+            if link.session is None and self.dice.random() < 0.7:
+                self.cluster.connect(name)
+
+    def cut(self) -> None:
+        self.cluster.cut(self.node())
+
+    def goes_on(self) -> None:
+        for link in self.cluster.links.values():
+            link.node.goes_on(self.dice)
+
+    def use_locally(self) -> None:
+        self.cluster.links[self.node()].node.use_locally(self.dice)
+
+    def kill_node(self) -> None:
+        name = self.node()
+        self.cluster.links[name].node.kill()
+        self.cluster.cut(name)
+
+    def lose_store(self) -> None:
+        """Of a node that the head cannot hear."""
+        name = self.node()
+        link = self.cluster.links[name]
+        if self.dice.random() < 0.3:
+            self.cluster.cut(name)
+            link.node.lose_store()
+            link.down.clear()
+            link.generation += 1
+
+    def give_up(self) -> None:
+        name = self.node()
+        if self.cluster.links[name].session is None and self.dice.random() < 0.3:
+            self.cluster.lose(name)
+
+    def withdraw(self) -> None:
+        if self.cluster.state.jobs:
+            self.cluster.happens(events.Withdraw(self.dice.choice(sorted(self.cluster.state.jobs))))
+
+    def drain(self) -> None:
+        kind = self.dice.choice((events.DrainNode, events.ResumeNode, events.ResumeNode))
+        self.cluster.happens(kind(self.node()))
+
+    def set_total(self) -> None:
+        self.cluster.happens(events.SetEnv(self.dice.choice(ENVS), self.dice.choice((2, 5, 5))))
+
+    def pass_time(self) -> None:
+        self.cluster.now_ns += self.dice.choice((100_000_000, 3_000_000_000))
+        self.cluster.happens(events.ClockMoved())
+
+    def kill_head(self) -> None:
+        self.cluster.restart()
+
+    def steps(self) -> None:
+        moves = {
+            self.submit: 6, self.schedule: 12, self.speak: 20, self.deliver: 30, self.connect: 14,
+            self.cut: 2, self.goes_on: 16, self.use_locally: 3, self.kill_node: 2,
+            self.lose_store: 1, self.give_up: 1, self.withdraw: 2, self.drain: 2,
+            self.set_total: 1, self.pass_time: 5, self.kill_head: 1,
+        }  # fmt: skip
+        for _ in range(STEPS):
+            self.dice.choices([*moves], [*moves.values()])[0]()
+            self.cluster.check()
+
+
+def walk(seed: int, node: Callable[[int], SimNode]) -> Cluster:
+    walked = Walk(seed, node)
+    walked.steps()
+    cluster = walked.cluster
+    cluster.calm()
+    assert sorted(cluster.ended) == sorted(cluster.submitted)
+    assert cluster.state.assignments == {}
+    assert not cluster.state.counters[""].is_copy
+    for ended in cluster.ended.values():
+        assert ended.job.stage in (ClusterStage.DONE, ClusterStage.FAILED, ClusterStage.WITHDRAWN)
+    return cluster
+
+
+def test_the_walks_take_each_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = set()
+
+    def seen(table: Any, before: Any, event: Any, after: Any) -> Any:
+        taken.add((before, event, after))
+        return checked(table, before, event, after)
+
+    monkeypatch.setattr(cluster_state, "checked", seen)
+    for seed in range(80):
+        walk(seed, partial(PlainNode, fails=0.15 if seed % 2 else 0.8))
+    rows = {(*row, after) for row, targets in STAGES.items() for after in targets.states}
+    assert rows == taken
+
+
+@pytest.mark.parametrize("seed", range(examples(60)))
+def test_a_walk_with_plain_nodes(seed: int) -> None:
+    walk(seed, PlainNode)
+
+
+@pytest.mark.parametrize("seed", range(examples(6)))
+def test_a_walk_with_the_core_of_real_nodes(seed: int) -> None:
+    walk(seed, RealNode)
