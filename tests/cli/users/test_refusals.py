@@ -17,9 +17,9 @@ from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager
 
 NOT_TYPED = {
-    "again", "before", "by", "cwd", "environ", "features", "files", "key", "keys", "leader",
-    "limit", "models", "offset", "order", "recognised", "since", "skip", "umask", "until_wall_ns",
-    "user", "variables", "wait",
+    "again", "before", "below", "by", "cwd", "environ", "features", "files", "gid", "head", "key",
+    "keys", "leader", "limit", "models", "number", "offset", "order", "recognised", "since", "skip",
+    "uid", "umask", "until_wall_ns", "user", "variables", "wait", "waited_ms",
 }  # fmt: skip
 """Arguments that the verbs fill in by themselves, or give to no user."""
 VERBS = sorted(
