@@ -47,6 +47,13 @@ STEP_IN_LOOP = Part(
 SEVERAL_REPLICAS = Part(
     "the strategy has {count} replicas, and a forecast is of one GPU: name one device for it",
 )
+SEVERAL_GPUS = Part(
+    "the program puts its tensors on {count} GPUs, and a forecast is of one: measure it on GPUs",
+)
+SIZED_BY_MEMORY = Part(
+    "the program sizes its work by the memory of the GPU (mem_get_info, total_memory), so each "
+    "GPU model has another figure: name the size yourself, or measure it",
+)
 NO_UPDATE = Part(
     "the function that computes gradients changes no variable: apply the gradients in it, too",
 )

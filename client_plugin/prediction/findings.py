@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .watch import Watched
 
 MAX_FILES_NAMED = 5
-LINE_CHARACTERS = 120
+LINE_CHARACTERS = 240
 UNWRITTEN = ("__pycache__", "__autograph_generated_file")
 """Beginnings of the names of files and folders that no user wrote."""
 
@@ -69,8 +69,18 @@ def find(
 
 def exception_line(error: BaseException) -> str:
     """As the last line of a traceback names an exception."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:LINE_CHARACTERS]
+    return shortened(f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def shortened(line: str) -> str:
+    """At most so many characters: whole sentences, else whole words and a sign of what is left."""
+    if len(line) <= LINE_CHARACTERS:
+        return line
+    cut = line[: LINE_CHARACTERS + 1]
+    end = max(cut.rfind(f"{sign} ") for sign in ".!?")
+    if end > LINE_CHARACTERS // 3:
+        return cut[: end + 1]
+    return (cut[: LINE_CHARACTERS - 3].rpartition(" ")[0] or cut[: LINE_CHARACTERS - 4]) + " ..."
 
 
 def without_framework(framework: str, error: ImportError) -> Dict[str, Any]:
@@ -118,7 +128,7 @@ def _reason(watched: Watched, best: Optional[Dict[str, Any]], limit_s: float) ->
     if best is not None and (best["is_certain"] or not status):
         why = best["reason"]
     elif status:
-        last = watched.last_line[:LINE_CHARACTERS] or "no output"
+        last = shortened(watched.last_line) or "no output"
         why = messages.ENDED_EARLY(how=_ending(status), last=last)
     elif status is None:
         why = messages.TOO_SLOW(seconds=f"{limit_s:g}", phase=_phase(phases))

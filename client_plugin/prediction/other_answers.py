@@ -3,15 +3,17 @@
 The first one answers as a sound training has it: `isfinite` is true, `isnan` and `any` are false,
 a loss is 1. Where it gave such an answer to a question of yes or no, the program is watched again
 with the other answer, and the largest figure counts. Where it ended by itself before two steps, and
-had asked for a number, it is watched again with a number that is far from a loss's end.
+had asked for a number, it is watched again with a number that is far from a loss's end. Where it
+asked for the memory of the GPU, it is watched on a smaller one, too: a figure that changes is none.
 
 Pure. Knows: outcomes. Must not know: how a program is watched, frameworks.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
+from ..messages import prediction as messages
 from . import outcome
 
 TYPE_CHECKING = False
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from .watch import Watched
 
 VARIABLE = "NODEMGR_PREDICT_UNKNOWN"
-YES, NO, FAR = "yes", "no", "far"
+YES, NO, FAR, SMALL = "yes", "no", "far", "small"
 MOST_YES = 1_000
 """At one place of a program: a loop that waits for a no ends."""
 FAR_NUMBER = 100.0
@@ -35,7 +37,7 @@ class Asked:
         self.answers: List[bool] = []
         """Those given: at most one of each."""
         self.origins: List[str] = []
-        self.has_number = False
+        self.has_number = self.has_memory = False
         self._yes: Dict[str, int] = {}
 
     def boolean(self, sound: bool, place: str) -> bool:
@@ -54,17 +56,32 @@ class Asked:
         self.has_number = True
         return FAR_NUMBER if self.unknown == FAR and isinstance(sound, float) else sound
 
+    def memory(self, size: int) -> int:
+        """Of the whole GPU."""
+        self.has_memory = True
+        return size // 2 if self.unknown == SMALL else size
+
     def row(self) -> Dict[str, Any]:
-        return {"answers": self.answers, "origins": self.origins, "has_number": self.has_number}
+        return {
+            "answers": self.answers, "origins": self.origins, "has_number": self.has_number,
+            "has_memory": self.has_memory,
+        }  # fmt: skip
 
 
 def wanted(first: Watched) -> List[str]:
     """The trials that are to follow the first one."""
     rows = [one["asked"] for one in first.outcomes.values() if isinstance(one.get("asked"), dict)]
     answers = {answer for row in rows for answer in row.get("answers", ())}
-    trials = [trial for trial, given in ((YES, False), (NO, True)) if given in answers]
-    has_number = any(row.get("has_number") for row in rows)
-    return [FAR, *trials] if has_number and first.exit_status == 0 and not _steps(first) else trials
+    has_number, has_memory = (
+        any(row.get(name) for row in rows) for name in ("has_number", "has_memory")
+    )
+    reasons = {
+        FAR: has_number and first.exit_status == 0 and not _steps(first),
+        SMALL: has_memory and _steps(first),
+        YES: False in answers,
+        NO: True in answers,
+    }
+    return [trial for trial, is_wanted in reasons.items() if is_wanted]
 
 
 def _steps(watched: Watched) -> bool:
@@ -73,9 +90,16 @@ def _steps(watched: Watched) -> bool:
     return best is not None and "reason" not in best and best["steps"] != 1
 
 
-def chosen(trials: List[Watched]) -> Watched:
-    """The one with the largest figure; of trials without one, the first."""
-    return max(trials, key=lambda one: (_steps(one), _peak(one)))
+def chosen(trials: Dict[str, Watched]) -> Watched:
+    """The one with the largest figure; of trials without one, the first.
+
+    One whose figure depends on the memory of the GPU has none.
+    """
+    first, small = trials[""], trials.get(SMALL)
+    if small is not None and not 0.98 <= (1 + _peak(small)) / (1 + _peak(first)) <= 1.02:
+        why = outcome.abstention(messages.SIZED_BY_MEMORY(), is_certain=True)
+        return first._replace(outcomes={"": why})
+    return max(trials.values(), key=lambda one: (_steps(one), _peak(one)))
 
 
 def _peak(watched: Watched) -> int:
@@ -83,10 +107,10 @@ def _peak(watched: Watched) -> int:
     return -1 if best is None or "reason" in best else int(best["reserved_peak_bytes"])
 
 
-def origins(trials: List[Watched]) -> List[str]:
+def origins(trials: Dict[str, Watched]) -> List[str]:
     """Where the program asked for a yes or no; those of the first trial come first."""
-    found: Dict[str, Optional[None]] = {}
-    for watched in trials:
+    found: Dict[str, None] = {}
+    for watched in trials.values():
         for one in watched.outcomes.values():
             row = one.get("asked")
             named = row.get("origins", ()) if isinstance(row, dict) else ()

@@ -124,3 +124,29 @@ def test_an_outcome_is_final_after_two_steps_or_with_a_certain_reason() -> None:
     assert not outcome.is_final(outcome.abstention("x"))
     assert not outcome.is_final({**SEEN, "steps": 1})
     assert not outcome.is_final({"phase": {}})
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("short", "short"),
+        ("It failed here. " + "word " * 60, "It failed here. "),
+        (
+            "A first sentence of some length that says what has happened to it, in full. " * 4,
+            "full.",
+        ),
+        ("word " * 100, "word ..."),
+        ("x" * 500, "x ..."),
+    ],
+)
+def test_no_line_ends_in_mid_sentence(line: str, shown: str) -> None:
+    found = findings.shortened(line)
+    assert len(found) <= findings.LINE_CHARACTERS
+    assert shown.strip() in found
+    assert found == line or found.endswith((".", " ..."))
+
+
+def test_an_exception_of_several_lines_is_told_whole() -> None:
+    error = ValueError("Expected all tensors to be on the same device,\n  but found two")
+    told = "ValueError: Expected all tensors to be on the same device, but found two"
+    assert findings.exception_line(error) == told

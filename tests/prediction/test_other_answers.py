@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client_plugin.prediction import findings, other_answers, outcome
-from client_plugin.prediction.other_answers import FAR, MOST_YES, NO, YES, Asked
+from client_plugin.prediction.other_answers import FAR, MOST_YES, NO, SMALL, YES, Asked
 from client_plugin.verbs.launch import watching
 from tests.support.limits import WAIT_LIMIT_S
 
@@ -48,9 +48,20 @@ def test_the_larger_figure_counts_and_a_look_without_one_does_not() -> None:
     small, large = (watched(seen(reserved_peak_bytes=size)) for size in (5, 6))
     failed = watched(outcome.abstention("it raised"), status=1 << 8)
     one_step = watched(seen(reserved_peak_bytes=9, steps=1))
-    assert other_answers.chosen([small, large, failed, one_step]) is large
-    assert other_answers.chosen([failed, failed]) is failed
-    assert other_answers.origins([failed, small, large]) == ["a.py:3"]
+    assert other_answers.chosen({"": small, YES: large, NO: failed, FAR: one_step}) is large
+    assert other_answers.chosen({"": failed, YES: failed}) is failed
+    assert other_answers.origins({"": failed, YES: small, NO: large}) == ["a.py:3"]
+
+
+def test_a_figure_that_follows_the_memory_of_the_gpu_is_none() -> None:
+    first = watched(seen(reserved_peak_bytes=100))
+    first.outcomes["0.json"]["asked"]["has_memory"] = True
+    assert other_answers.wanted(first) == [SMALL]
+    same, less = (watched(seen(reserved_peak_bytes=size)) for size in (100, 60))
+    assert other_answers.chosen({"": first, SMALL: same}) is first
+    found = findings.find(other_answers.chosen({"": first, SMALL: less}), 7)
+    assert found.features is None
+    assert "sizes its work by the memory of the GPU" in str(found.reason)
 
 
 def test_a_loop_that_waits_for_a_no_ends() -> None:
@@ -116,7 +127,7 @@ def test_experts_train_where_the_answer_is_yes(
     (place,) = result(first)["asked"]["origins"]
     assert place.endswith("train.py:11")
     second = trial(EXPERTS, tmp_path, programs, YES)
-    assert other_answers.chosen([first, second]) is second
+    assert other_answers.chosen({"": first, YES: second}) is second
     difference = result(second)["live_peak_bytes"] - result(first)["live_peak_bytes"]
     assert difference > 2 * BYTES, "gradients and two moments, of which some are made at the end"
 
@@ -144,7 +155,7 @@ def test_a_training_that_stops_at_a_small_loss_is_followed(
     assert other_answers.wanted(first)[0] == FAR
     second = trial(code, tmp_path, programs, FAR)
     assert result(second)["steps"] == 2
-    assert other_answers.chosen([first, second]) is second
+    assert other_answers.chosen({"": first, YES: second}) is second
 
 
 @pytest.mark.frameworks
@@ -167,7 +178,32 @@ def test_a_sound_training_is_not_told_that_it_is_none(
     first = trial(code, tmp_path, programs)
     assert result(first)["steps"] == 2
     assert other_answers.wanted(first) == [NO]
-    assert other_answers.chosen([first, trial(code, tmp_path, programs, NO)]) is first
+    second = trial(code, tmp_path, programs, NO)
+    assert other_answers.chosen({"": first, NO: second}) is first
+
+
+SIZED = """
+import torch
+free, total = torch.cuda.mem_get_info()
+size = torch.cuda.get_device_properties(0).total_memory
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.zeros({batch}, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("batch", ["16", "free >> 24", "size >> 24"])
+def test_a_batch_that_the_memory_of_the_gpu_sizes_is_told(
+    tmp_path: Path, programs: Forks, batch: str
+) -> None:
+    first = trial(SIZED.format(batch=batch), tmp_path, programs)
+    assert other_answers.wanted(first) == [SMALL]
+    second = trial(SIZED.format(batch=batch), tmp_path, programs, SMALL)
+    chosen = other_answers.chosen({"": first, SMALL: second})
+    assert (chosen is first) is (batch == "16")
 
 
 @pytest.mark.frameworks

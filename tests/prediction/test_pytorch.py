@@ -777,7 +777,7 @@ REASONS = {
             os._exit(0)
         os.wait()
         """,
-    "process that the command forked ended before a training step (ValueError: no labels)": """
+    "command forked ended before a training step (ValueError: no labels in this file)": """
         import os
         if os.fork() == 0:
             torch.ones(2).cuda()
@@ -860,3 +860,63 @@ def test_a_program_without_a_training_has_a_reason(
     answer: Any = found("import torch\n" + textwrap.dedent(REASONS[reason]), tmp_path, programs)
     assert answer.features is None
     assert reason in answer.reason
+
+
+CTC = """
+import torch
+model = torch.nn.Linear(64, 20).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    logits = model(torch.zeros(50, 16, 64, device="cuda")).log_softmax(2)
+    targets = torch.randint(1, 20, (16, 30), device={targets})
+    lengths = torch.full((16,), 50), torch.full((16,), 30, device={lengths})
+    torch.nn.CTCLoss()(logits, targets, *lengths).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("before", ["", OTHER_VERSION], ids=["hybrid", "meta"])
+@pytest.mark.parametrize("lengths", ["'cpu'", "'cuda'"])
+@pytest.mark.parametrize("targets", ["'cpu'", "'cuda'"])
+def test_the_lengths_of_ctc_may_be_the_processor_s(
+    tmp_path: Path, programs: Forks, targets: str, lengths: str, before: str
+) -> None:
+    code = CTC.format(targets=targets, lengths=lengths)
+    answer = found(code, tmp_path, programs, before)
+    assert answer.features is not None, answer.reason
+    known = found(CTC.format(targets="'cuda'", lengths="'cuda'"), tmp_path, programs, before)
+    assert known.features is not None
+    assert answer.features["memory"] == known.features["memory"]
+
+
+GPUS = """
+import torch
+{begin}
+first, second = torch.nn.Linear(64, 64).to({first}), torch.nn.Linear(64, 64).to({second})
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], 0.1)
+for _ in range(3):
+    near = first(torch.zeros(16, 64).to({first}))
+    second(near.to({second})).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "first", "second", "count"),
+    [
+        ("", "0", "'cuda:1'", 2),
+        ("", "'cuda:1'", "'cuda:2'", 2),
+        ("", "'cuda'", "0", 1),
+        ("", "'cuda:1'", "second_of(1)", 1),
+        ("torch.cuda.set_device(1)", "'cuda'", "'cuda:1'", 1),
+    ],
+)
+def test_a_model_over_two_gpus_has_no_figure(
+    tmp_path: Path, programs: Forks, begin: str, first: str, second: str, count: int
+) -> None:
+    """A tensor of the GPU says that it is on 0, whichever the program has named."""
+    second = second.replace("second_of(1)", "torch.zeros(1).to('cuda:1').device")
+    code = GPUS.format(begin=begin, first=first, second=second)
+    answer = found(code, tmp_path, programs)
+    assert (answer.features is None) is (count > 1), answer.reason
+    assert count == 1 or "puts its tensors on 2 GPUs" in str(answer.reason)

@@ -44,6 +44,10 @@ class Hybrid(TorchDispatchMode):
         self.trouble: Optional[MessageLine] = None
         """Why the script cannot be followed further."""
         self.is_on = True
+        self.current = 0
+        """The number that the program has set; 0 in a call may mean it."""
+        self.numbers: List[int] = []
+        """Of the GPUs that the program has named."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
@@ -54,6 +58,9 @@ class Hybrid(TorchDispatchMode):
         leaves = tree_leaves((args, kwargs))
         if not self.is_on or not any(map(self._touches_gpu, leaves)):
             return func(*args, **kwargs)
+        for one in leaves:
+            if isinstance(one, torch.device) and one.type == "cuda":
+                self._named(one.index or self.current)
         self._refuse_nested(func, leaves)
         name = func._schema.name.partition("::")[2]
         if name == "_local_scalar_dense":
@@ -69,6 +76,11 @@ class Hybrid(TorchDispatchMode):
         out = tree_map(lambda one: self._home(one, args), out)
         self.shadows.follow(name, func, args, kwargs, out)
         return out
+
+    def _named(self, number: int) -> None:
+        """Of a program that has named another GPU first, 0 is the number of each tensor here."""
+        if number not in self.numbers and (number or not self.numbers):
+            self.numbers.append(number)
 
     def _refuse_nested(self, func: Any, leaves: List[Any]) -> None:
         for one in leaves:

@@ -250,6 +250,13 @@ class TrainingWatch:
         _leave()
 
     def result(self) -> Dict[str, Any]:
+        """Of a training on several GPUs the reason why there is none."""
+        count = len(self.hybrid.numbers)
+        if count > 1:
+            return outcome.abstention(messages.SEVERAL_GPUS(count=count), is_certain=True)
+        return self._result()
+
+    def _result(self) -> Dict[str, Any]:
         use = replay(self.recorder.with_libraries())
         step = self.recorder.last_step or self.recorder.step
         batch = step.batch

@@ -12,7 +12,7 @@ import contextlib
 import importlib
 import os
 import types
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -73,13 +73,16 @@ def _answer(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
-def _properties(*_args: Any) -> Any:
-    return types.SimpleNamespace(
-        name=NAME, major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=GPU_BYTES,
-        multi_processor_count=CORES, is_integrated=0, warp_size=32,
-        max_threads_per_multi_processor=2_048, regs_per_multiprocessor=65_536,
-        shared_memory_per_block=49_152, L2_cache_size=40 << 20, gcnArchName="",
-    )  # fmt: skip
+PROPERTIES = {
+    "name": NAME, "major": CAPABILITY[0], "minor": CAPABILITY[1], "multi_processor_count": CORES,
+    "is_integrated": 0, "warp_size": 32, "max_threads_per_multi_processor": 2_048,
+    "regs_per_multiprocessor": 65_536, "shared_memory_per_block": 49_152, "L2_cache_size": 40 << 20,
+    "gcnArchName": "",
+}  # fmt: skip
+
+
+def _number(device: Any) -> int:
+    return device if isinstance(device, int) else torch.device(device).index or 0
 
 
 def _first_device(device: Any = None, *_args: Any, **_kwargs: Any) -> Any:
@@ -101,8 +104,8 @@ class GraphStub:
 
 CUDA: Dict[str, Any] = {
     "is_available": _answer(True), "is_initialized": _answer(True), "current_device": _answer(0),
-    "set_device": _nothing, "get_device_name": _answer(NAME),
-    "get_device_capability": _answer(CAPABILITY), "get_device_properties": _properties,
+    "get_device_name": _answer(NAME),
+    "get_device_capability": _answer(CAPABILITY),
     "get_arch_list": _answer(["sm_80"]), "is_bf16_supported": _answer(True),
     "is_current_stream_capturing": _answer(False), "can_device_access_peer": _answer(False),
     "init": _nothing, "_lazy_init": _nothing, "_lazy_call": _nothing, "synchronize": _nothing,
@@ -190,6 +193,7 @@ def install(
     _inputs(hybrid)
     _optimizers()
     _attention()
+    _lengths(hybrid.is_fake)
     checkpoints.install(hybrid.shadows, say, abstain)
     _loaders()
     _other_processes(abstain)
@@ -201,7 +205,20 @@ def _memory(hybrid: Hybrid) -> None:
         setattr(torch.cuda, name, lambda *args: recorder.live_bytes)
     for name in ("max_memory_allocated", "max_memory_reserved"):
         setattr(torch.cuda, name, lambda *args: recorder.peak_live_bytes)
-    torch.cuda.mem_get_info = lambda *args: (GPU_BYTES - recorder.live_bytes, GPU_BYTES)
+    asked = hybrid.shadows.asked
+
+    def info(*_args: Any) -> Tuple[int, int]:
+        size = asked.memory(GPU_BYTES)
+        return max(0, size - recorder.live_bytes), size
+
+    class Properties(types.SimpleNamespace):
+        @property
+        def total_memory(self) -> int:
+            return asked.memory(GPU_BYTES)
+
+    torch.cuda.mem_get_info = info
+    torch.cuda.get_device_properties = lambda *args: Properties(**PROPERTIES)
+    torch.cuda.set_device = lambda device: setattr(hybrid, "current", _number(device))
     torch.cuda.memory_stats = lambda *args: collections.Counter(
         {
             f"{kind}_bytes.all.{name}": size
@@ -385,6 +402,25 @@ def _optimizers() -> None:
     known._has_foreach_support = lambda tensors, device: device.type in ("cpu", "cuda")
     clip: Any = torch.nn.utils.clip_grad
     clip._has_foreach_support = known._has_foreach_support
+
+
+def _lengths(is_fake: Callable[[Any], bool]) -> None:
+    """The lengths of CTC's loss may be the processor's: the kernel for CUDA takes them there."""
+    compute = torch.ctc_loss
+
+    def ctc_loss(
+        likelihoods: Any, targets: Any, input_lengths: Any, lengths: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        both = [input_lengths, lengths]
+        tensors = [one for one in both if isinstance(one, torch.Tensor)]
+        if is_fake(likelihoods) and len(tensors) == 2:
+            if any(map(is_fake, tensors)):
+                both = [one.to(likelihoods.device) for one in both]
+            else:
+                both = [one.tolist() for one in both]
+        return compute(likelihoods, targets, *both, *args, **kwargs)
+
+    torch.ctc_loss = ctc_loss
 
 
 def _attention() -> None:

@@ -53,12 +53,13 @@ def watched_findings(
     if watched.fault:
         message = messages.NOT_CONFINED if is_confined else messages.NOT_WATCHED
         raise Fault(message(error=watched.fault))
-    trials, wanted = [watched], other_answers.wanted(watched)
+    trials, wanted = {"": watched}, other_answers.wanted(watched)
     for unknown in wanted:
         left_s = until_s - time.monotonic()
         if left_s > 0:
             variables = {**_variables(), other_answers.VARIABLE: unknown}
-            trials.append(watch(WatchOrder(command, program, variables, left_s, is_confined)))
+            again = WatchOrder(command, program, variables, left_s, is_confined)
+            trials[unknown] = watch(again)
     return findings.find(
         other_answers.chosen(trials), limit_s, iterations, other_answers.origins(trials),
         is_answered=len(trials) > len(wanted),
