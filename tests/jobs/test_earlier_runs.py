@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from client_plugin.prediction import closure
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.core.forecast import earlier_runs
@@ -27,6 +28,7 @@ SCRIPT = """
 import sys, keras, net
 closure = sys.modules["_nodemgr_client_plugin.prediction.closure"]
 closure.REPORT_S = 600  # however slow this machine is
+closure.package_folders = lambda prefix: []  # whatever else is installed or compiled meanwhile
 sys.exit(int(sys.argv[1]))
 """
 
@@ -36,6 +38,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A script of a user with a module beside it, and a framework that the hook knows."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(earlier_runs, "LEAST_MS", 0)
+    monkeypatch.setattr(closure, "package_folders", lambda _prefix: [])
     (tmp_path / "keras").mkdir()
     (tmp_path / "keras" / "__init__.py").touch()
     (tmp_path / "net.py").write_text("layers = 3\n")

@@ -32,6 +32,7 @@ from client_plugin.verbs.commands.submit import (
 )
 from client_plugin.verbs.launch import programs, runner
 from client_plugin.verbs.launch.recognition import recognised
+from client_plugin.ways.choice import ASK_TIMEOUT_S
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Away, Exit, Fault, say
 from client_plugin.ways.refusals import refusal
@@ -81,24 +82,20 @@ class Sender:
         return rows
 
     def ask(self, verb: str, **arguments: Any) -> Any:
-        """The answer to an order that changes nothing. Raises Fault."""
-        try:
-            return self._connected().order(verb, arguments)[0]
-        except Away:
-            self.close()
-            raise
+        """The answer to an order that changes nothing. Raises Fault.
 
-    def _connected(self) -> Conversation:
-        if self._talk is None:
-            self._talk = Conversation(self._path).__enter__()
-        return self._talk
+        On a connection of its own: a late answer is nobody else's.
+        """
+        with Conversation(self._path, ASK_TIMEOUT_S) as talk:
+            return talk.order(verb, arguments)[0]
 
     def _once(self, arguments: Dict[str, Any]) -> List[Dict[str, Any]]:
         self.check()
-        talk = self._connected()
+        if self._talk is None:
+            self._talk = Conversation(self._path).__enter__()
         self._asking = True
         try:
-            answer, _ = talk.order("job_submit_many", arguments)
+            answer, _ = self._talk.order("job_submit_many", arguments)
         except Away:
             self.close()
             raise
