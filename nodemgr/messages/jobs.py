@@ -16,6 +16,11 @@ ASSIGNMENT_GONE = Message(
     "nothing is to be done",
     code="refused",
 )
+ROOTS_ORDER = Message(
+    "a job that runs as another user is root's to assign, on this node",
+    "submit it as its user (nodemgr submit)",
+    code="refused",
+)
 OTHER_USER = Message(
     "uid {uid} is {user} at the head and {name} on this node",
     "give the user the same number on each node",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Exit
 from tests.node.programs import said
 from tests.support.limits import WAIT_LIMIT_S
@@ -70,9 +71,10 @@ class Driver:
     def assigned(self, env: str, key: str) -> str:
         """A head's job for one GPU, which does nothing; its name."""
         owner = pwd.getpwuid(os.getuid())
-        row = self.manager.call(
-            "job_assign", key=key, number=1, env=env, user=owner.pw_name, uid=owner.pw_uid,
-            gid=owner.pw_gid, argv=["/bin/true"], cwd="/", environ=["PATH=/usr/bin:/bin"], gpus=1,
+        row = UserWay(self.manager.env_dir(env)).ask(
+            "job_assign", timeout_s=WAIT_LIMIT_S, key=key, number=1, user=owner.pw_name,
+            uid=owner.pw_uid, gid=owner.pw_gid, argv=["/bin/true"], cwd="/",
+            environ=["PATH=/usr/bin:/bin"], gpus=1,
         )  # fmt: skip
         return str(row["job"])
 

@@ -5,13 +5,16 @@ arrive; which answer a key has (core/lifecycle/assignments.py).
 
 An order with a row in its answer is answered for ever: the job is here, or the node has refused it.
 Any other answer is none: the head says the same again.
+
+A job runs as the user that the head names. So `job_assign` is an order of root alone, on the client
+socket of the job's environment, where the kernel names the caller (job_operations.py).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from client_plugin import fields
 from client_plugin.messages.form import relayed, stated
@@ -29,7 +32,6 @@ from nodemgr.edge.rpc.operation import (
     OperationError,
     Reply,
     duration,
-    env_name,
     integer,
     of_field,
     text,
@@ -73,7 +75,6 @@ ASSIGN = {
     "key": Argument(_key, required=True),
     "number": Argument(integer(1, MAX_NUMBER), required=True),
     "waited_ms": Argument(duration(0, MAX_DURATION_MS)),
-    "env": Argument(env_name, required=True),
     "user": Argument(text, required=True),
     "uid": Argument(integer(0, MAX_ID), required=True),
     "gid": Argument(integer(0, MAX_ID), required=True),
@@ -100,22 +101,15 @@ LIST = {
 }
 
 
-class Orderer(Protocol):
-    """An administrator, or what speaks for the head."""
-
-    @property
-    def name(self) -> str: ...
-
-
 class AssignmentOperations:
     """The verbs, on a daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
-    def assign(self, who: Orderer, given: dict[str, Any]) -> Later:
-        """Answers with the row of the key, once it is stored."""
-        submission = self._submission(who, given)
+    def assign(self, by: str, env: str, given: dict[str, Any]) -> Later:
+        """Answers with the row of the key, once it is stored. The caller is root."""
+        submission = self._submission(by, env, given)
 
         def begin(reply: Reply) -> None:
             self._daemon.submissions.submit(
@@ -141,8 +135,8 @@ class AssignmentOperations:
         code = "store" if answered.code is DenyCode.STORE_FULL else "refused"
         return OperationError(relayed(answered.reason), code)
 
-    def _submission(self, who: Orderer, given: dict[str, Any]) -> events.Submission:
-        rest = {name: given[name] for name in given if name not in ("by", "key", "number")}
+    def _submission(self, by: str, env: str, given: dict[str, Any]) -> events.Submission:
+        rest = {name: given[name] for name in given if name not in ("key", "number")}
         uid, user = rest.pop("uid"), rest.pop("user")
         spec = JobSpec("", user, uid, rest.pop("gid"), rest.pop("umask", 0o022))
         command, leader = rest.pop("argv"), rest.pop("leader", ())
@@ -154,7 +148,8 @@ class AssignmentOperations:
         wished["name"] = rest.get("name") or kinds.name_of(command[0])
         return events.Submission(
             ref=0,
-            by=who.name,
+            by=by,
+            env=env,
             spec=spec,
             payload=payload,
             run=run,
@@ -164,7 +159,7 @@ class AssignmentOperations:
             **wished,
         )
 
-    def acknowledge(self, _who: Orderer, given: dict[str, Any]) -> dict[str, Any]:
+    def acknowledge(self, _who: object, given: dict[str, Any]) -> dict[str, Any]:
         wall_ns = self._daemon.clock.wall_ns()
         self._daemon.submit_or_refuse(
             events.AcknowledgeEnds(given["head"], given["keys"], given["below"], wall_ns)
@@ -172,7 +167,7 @@ class AssignmentOperations:
         left = self._daemon.state.assignments
         return {"open": [key for key in given["keys"] if key in left and not left[key].is_over]}
 
-    def list(self, _who: Orderer, given: dict[str, Any]) -> dict[str, Any]:
+    def list(self, _who: object, given: dict[str, Any]) -> dict[str, Any]:
         """The answers to this head that are kept, a page in the order of their keys."""
         state, after = self._daemon.state, given.get("after", "")
         limit = given.get("limit", kinds.MAX_ROWS)

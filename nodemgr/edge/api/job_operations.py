@@ -247,10 +247,16 @@ class JobOperations:
         }
 
     def _assignment_verbs(self) -> Mapping[str, JobOperation]:
-        """Of a cluster's head: the control plane's alone."""
+        """Of a cluster's head. It names the user of a job, as root alone may."""
         own, rows = AssignmentOperations(self._daemon), assignment_operations
+
+        def assign(who: Who, given: dict[str, Any]) -> Later:
+            if who.env is None or not self._is_root(who):
+                raise OperationError(messages.ROOTS_ORDER())
+            return own.assign(who.name, who.env, given)
+
         return {
-            "job_assign": JobOperation(rows.ASSIGN, own.assign, users=False),
+            "job_assign": JobOperation(rows.ASSIGN, assign, admins=False),
             "job_acknowledge": JobOperation(rows.ACKNOWLEDGE, own.acknowledge, users=False),
             "job_assigned": JobOperation(rows.LIST, own.list, users=False),
         }
@@ -515,13 +521,23 @@ class JobOperations:
 
     def _is_admin(self, who: Who) -> bool:
         """Also root, the manager's user, the admin group on an env's socket; not container root."""
-        if who.env is None:
+        if who.env is None or self._is_root(who):
             return True
         session = who.session
-        if not isinstance(session, Connection) or not self._launch_hosts.is_on_node(session):
-            return False
-        identity = session.identity
-        return identity.uid in (0, os.geteuid()) or group_id(self._admin_group) in identity.gids
+        return (
+            isinstance(session, Connection)
+            and group_id(self._admin_group) in session.identity.gids
+            and self._launch_hosts.is_on_node(session)
+        )
+
+    def _is_root(self, who: Who) -> bool:
+        """By the kernel's word, on an env's socket; or the manager's user; not container root."""
+        session = who.session
+        return (
+            isinstance(session, Connection)
+            and session.identity.uid in (0, os.geteuid())
+            and self._launch_hosts.is_on_node(session)
+        )
 
     # -- orders on what there is --
 
