@@ -155,7 +155,7 @@ int nm_leaf_open(const char *scope, const char *name, bool make);
 /* Lets what is below a cgroup have limits of its own. */
 void nm_leaf_enable(int directory);
 bool nm_leaf_write(int leaf, const char *file, const char *value);
-/* "FILE VALUE". */
+/* "FILE VALUE". A limit of memory below the present use is left as it was. */
 bool nm_leaf_limit(int leaf, const char *limit);
 /* As fork, with the child in the leaf (-1: none). -1 with ENODEV: the leaf is removed. */
 pid_t nm_leaf_fork(int leaf);

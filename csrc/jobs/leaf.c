@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,16 +46,6 @@ bool nm_leaf_write(int leaf, const char *file, const char *value)
     is_written = write(fd, value, size) == (ssize_t)size;
     close(fd);
     return is_written;
-}
-
-bool nm_leaf_limit(int leaf, const char *limit)
-{
-    char file[MOST_VALUE_BYTES];
-    const char *space = strchr(limit, ' ');
-    if (space == NULL || space - limit >= (ptrdiff_t)sizeof file)
-        return false;
-    snprintf(file, sizeof file, "%.*s", (int)(space - limit), limit);
-    return strchr(file, '/') == NULL && nm_leaf_write(leaf, file, space + 1);
 }
 
 void nm_leaf_enable(int directory)
@@ -124,6 +115,25 @@ static long long number_in(int leaf, const char *file, const char *key)
             return strtoll(line + size, NULL, 10);
     }
     return 0;
+}
+
+/* A limit below the present use would have the kernel end a job at once. */
+static bool ends_a_job(int leaf, const char *file, const char *value)
+{
+    long long bytes;
+    return strcmp(file, "memory.max") == 0 && nm_job_number(value, LLONG_MAX, &bytes) &&
+           number_in(leaf, "memory.current", "") > bytes;
+}
+
+bool nm_leaf_limit(int leaf, const char *limit)
+{
+    char file[MOST_VALUE_BYTES];
+    const char *space = strchr(limit, ' ');
+    if (space == NULL || space - limit >= (ptrdiff_t)sizeof file)
+        return false;
+    snprintf(file, sizeof file, "%.*s", (int)(space - limit), limit);
+    return strchr(file, '/') == NULL &&
+           (ends_a_job(leaf, file, space + 1) || nm_leaf_write(leaf, file, space + 1));
 }
 
 long long nm_leaf_env_ooms(const char *scope, const char *name)

@@ -203,6 +203,24 @@ def test_the_manager_limits_a_leaf_and_an_environment(
     assert (leaf / "pids.max").read_text() == "77777"
 
 
+def test_a_lowered_limit_ends_no_job(make_world: MakeWorld, tmp_path: Path) -> None:
+    """It holds from the next start of a job, or the next order, with less in use."""
+    env = stand_in(tmp_path).parent
+    for name in ("memory.max", "pids.max"):
+        (env / name).touch()
+    (env / "memory.current").write_text("5000\n")
+    world = served(make_world, tmp_path)
+    world.launcher.request("limit alice memory.max 4096")
+    world.launcher.request("limit alice pids.max 7")
+    world.until(lambda: (env / "pids.max").read_text() == "7")
+    assert (env / "memory.max").read_text() == ""
+    assert world.run("true", job="l1", env_limits=("memory.max 4096",)).exit_code == 0
+    assert (env / "memory.max").read_text() == ""
+    (env / "memory.current").write_text("4096\n")
+    assert world.run("true", job="l1", attempt=2, env_limits=("memory.max 4096",)).exit_code == 0
+    assert (env / "memory.max").read_text() == "4096"
+
+
 def test_without_a_scope_jobs_run_and_the_launcher_reports_it_once(
     make_world: MakeWorld, tmp_path: Path
 ) -> None:

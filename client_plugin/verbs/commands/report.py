@@ -15,6 +15,10 @@ from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
 DEFAULT_S = 7 * 86_400
 MONTH_S = 30 * 86_400
 
@@ -30,7 +34,24 @@ COLUMNS = (
     Column("FAILED", lambda e: e["jobs_failed"], right=True),
     Column("WITHDRAWN", lambda e: e["jobs_withdrawn"], right=True, spare=5),
     Column("TRIED AGAIN", lambda e: e["restarts"], right=True, spare=6),
-)
+    Column("JOBS' CPU HOURS", lambda e: cpu_hours(e), right=True, spare=7, optional=True),
+    Column(
+        "MOST HOST MEMORY", lambda e: tables.size(e.get("jobs_host_peak_bytes")), right=True,
+        spare=8, optional=True,
+    ),
+    Column(
+        "READ", lambda e: tables.size(e.get("jobs_read_bytes")), right=True, spare=9, optional=True
+    ),
+    Column(
+        "WRITTEN", lambda e: tables.size(e.get("jobs_written_bytes")), right=True, spare=9,
+        optional=True,
+    ),
+)  # fmt: skip
+
+
+def cpu_hours(row: TableRow) -> Optional[str]:
+    used_s = row.get("jobs_cpu_seconds")
+    return None if used_s is None else f"{used_s / 3_600:.2f}"
 
 
 def hours(row: TableRow) -> str:

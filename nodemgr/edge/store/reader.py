@@ -83,6 +83,14 @@ JOBS = """
 SELECT env, json_extract(value, '$.job.state'), count(*), sum(json_extract(value, '$.job.restarts'))
 FROM history WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env) GROUP BY 1, 2
 """
+HOST_USE = """
+SELECT env, sum(json_extract(attempt.value, '$.host.cpu_ms')),
+       max(json_extract(attempt.value, '$.host.memory_bytes')),
+       sum(json_extract(attempt.value, '$.host.read_bytes')),
+       sum(json_extract(attempt.value, '$.host.written_bytes'))
+FROM history, json_each(history.value, '$.job.attempts') AS attempt
+WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env) GROUP BY 1
+"""
 ARRAYS = """
 SELECT value FROM history WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env)
   AND json_extract(value, '$.job.indices') != ''
@@ -302,15 +310,11 @@ class HistoryQuery:
             name: figures
             for name, *figures in self._db.execute(WAITS, {"env": env, "since": began})
         }
-        jobs: dict[str, dict[str, tuple[int, int]]] = {}
-        for name, state, count, restarts in self._db.execute(
-            JOBS, {"env": env, "since": since_wall_ns}
-        ):
-            jobs.setdefault(name, {})[state] = count, restarts or 0
-        for (value,) in self._db.execute(ARRAYS, {"env": env, "since": since_wall_ns}):
-            job = encoding.decode("history", value).job
-            count, restarts = jobs[job.env][job.state]
-            jobs[job.env][job.state] = count + job.size - 1, restarts
+        jobs = self._jobs(env, since_wall_ns)
+        hosts = {
+            name: figures
+            for name, *figures in self._db.execute(HOST_USE, {"env": env, "since": since_wall_ns})
+        }
         span_ns = now_wall_ns - began
         capacity_ns = gpus * (span_ns if first_ns is None else min(span_ns, now_ns - first_ns))
         named = sorted({*envs, *held, *waits, *jobs})
@@ -321,6 +325,7 @@ class HistoryQuery:
                 capacity_ns,
                 waits.get(name, [0, None, None, None]),
                 jobs.get(name, {}),
+                hosts.get(name, []),
             )
             for name in named
         ]
@@ -333,6 +338,18 @@ class HistoryQuery:
             busy = self._db.execute(SPANS.format(whose="''"), scope).fetchone()
             told["node"] = {"gpus": gpus, **_share(busy[1:] if busy else (0, False), capacity_ns)}
         return told
+
+    def _jobs(self, env: str | None, since_wall_ns: int) -> dict[str, dict[str, tuple[int, int]]]:
+        """The number of jobs of each env in each final state, and of their restarts."""
+        jobs: dict[str, dict[str, tuple[int, int]]] = {}
+        scope = {"env": env, "since": since_wall_ns}
+        for name, state, count, restarts in self._db.execute(JOBS, scope):
+            jobs.setdefault(name, {})[state] = count, restarts or 0
+        for (value,) in self._db.execute(ARRAYS, scope):
+            job = encoding.decode("history", value).job
+            count, restarts = jobs[job.env][job.state]
+            jobs[job.env][job.state] = count + job.size - 1, restarts
+        return jobs
 
 
 def _narrowed(number: str, env: str | None, before: int | None) -> str:
@@ -358,6 +375,7 @@ def _row(
     capacity_ns: int,
     waits: list[int | None],
     jobs: dict[str, tuple[int, int]],
+    host: list[int | None],
 ) -> dict[str, Any]:
     count, *quantiles = waits
     median, most_of_all, longest = (
@@ -374,4 +392,18 @@ def _row(
             f"jobs_{state}": jobs.get(state, (0, 0))[0] for state in ("done", "failed", "withdrawn")
         },
         "restarts": sum(restarts for _, restarts in jobs.values()),
+        **_host(*host),
+    }
+
+
+def _host(
+    cpu_ms: int | None = None, peak_bytes: int | None = None, read_bytes: int | None = None,
+    written_bytes: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The use of the host by ended jobs; None: no job of the env had a cgroup."""
+    return {
+        "jobs_cpu_seconds": None if cpu_ms is None else cpu_ms / 1_000,
+        "jobs_host_peak_bytes": peak_bytes,
+        "jobs_read_bytes": read_bytes,
+        "jobs_written_bytes": written_bytes,
     }

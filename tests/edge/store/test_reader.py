@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import random
 import sqlite3
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from nodemgr.core.model.entities import HostFigures
 from nodemgr.edge.store.database import CommitBatch, RecordRow, Store
 from nodemgr.edge.store.reader import MAX_QUESTIONS, HistoryQuery, HistoryReader, PastFault
 from tests.support.examples import examples
@@ -126,6 +128,27 @@ def test_waits_are_ranked(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> No
         row["wait_p90_seconds"],
         row["wait_max_seconds"],
     ) == (20, 10, 18, 20)
+
+
+def test_the_jobs_use_of_the_host_is_summed(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    path = store_of(tmp_path, [])
+    used = [HostFigures(1_500, 4_096, 10, 20), None, HostFigures(500, None, 1, 2)]
+    attempts = [{"host": host and dataclasses.asdict(host)} for host in used]
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        for number, (env, of) in enumerate([("alice", attempts), ("alice", []), ("bob", [])]):
+            job = {"state": "done", "restarts": 0, "indices": "", "attempts": of}
+            row = {"job_id": f"j{number}", "env": env, "ended_wall_ns": NOW, "state": "done"}
+            row |= {"command": "", "key": "", "spec_id": "", "size_bytes": 0}
+            row |= {"value": json.dumps({"job": job})}
+            names = ", ".join(row)
+            marks = ", ".join("?" * len(row))
+            db.execute(f"INSERT INTO history ({names}) VALUES ({marks})", [*row.values()])
+    told = ask(loop, path, lambda past: past.report(None, 0, (NOW, NOW), (), 4, []))
+    kinds = ("cpu_seconds", "host_peak_bytes", "read_bytes", "written_bytes")
+    rows = {row["env"]: [row[f"jobs_{kind}"] for kind in kinds] for row in told["envs"]}
+    assert rows == {"alice": [2.0, 4_096, 11, 22], "bob": [None] * 4}
 
 
 def test_nothing_happened_yet(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
