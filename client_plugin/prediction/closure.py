@@ -11,6 +11,7 @@ time at which its packages changed. One that is too large says so, and nothing i
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 TYPE_CHECKING = False
@@ -49,8 +50,12 @@ def digest(data: bytes) -> str:
 
 
 def content(path: str, most_bytes: int) -> bytes:
-    """Raises OSError, ValueError: the file is larger."""
-    with open(path, "rb") as file:
+    """Raises OSError, ValueError: the file is larger, or none that a read cannot wait for."""
+    with open(
+        os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb"
+    ) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise ValueError
@@ -87,7 +92,7 @@ def _holds(path: str, size: int, changed_ns: int, known: str) -> bool:
     status = os.stat(path)
     if size == FOLDER:
         return status.st_mtime_ns == changed_ns
-    if status.st_size != size:
+    if status.st_size != size or not stat.S_ISREG(status.st_mode):
         return False
     return status.st_mtime_ns == changed_ns or digest(content(path, MAX_BYTES)) == known
 
@@ -105,9 +110,12 @@ def follow() -> None:
         return
     import atexit
 
-    _is_followed = True
     main = getattr(sys.modules.get("__main__"), "__file__", None)  # gone at the end
-    atexit.register(_ended, os.getcwd(), None if main is None else os.path.abspath(main))
+    try:
+        atexit.register(_ended, os.getcwd(), None if main is None else os.path.abspath(main))
+        _is_followed = True
+    except OSError:  # the directory is gone: the framework is loaded all the same
+        return
 
 
 def _ended(first_directory: str, main: Optional[str]) -> None:
@@ -131,7 +139,7 @@ def loaded(first_directory: str, main: Optional[str]) -> Optional[List[ClosureRo
         os.path.join(os.path.dirname(ours), "sitecustomize"),
     }
     paths, real = set(), {}
-    for name in [main, *(getattr(one, "__file__", None) for one in list(sys.modules.values()))]:
+    for name in [main, *map(_file_of, list(sys.modules.values()))]:
         if not isinstance(name, str):
             continue
         folder, base = os.path.split(os.path.abspath(name))
@@ -154,6 +162,14 @@ def loaded(first_directory: str, main: Optional[str]) -> Optional[List[ClosureRo
             return None
         left -= len(data)
     return rows
+
+
+def _file_of(module: Any) -> Any:
+    """Of one that is loaded: to ask a lazy one loads it."""
+    try:
+        return object.__getattribute__(module, "__dict__").get("__file__")
+    except AttributeError:
+        return None
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,44 @@ def test_an_end_by_an_exception_reports_nothing(tmp_path: Path, end: str) -> Non
 @pytest.mark.parametrize("name", ["NODEMGR_RUN_KEY", "NODEMGR_JOB"])
 def test_a_program_that_is_no_recognised_job_reports_nothing(tmp_path: Path, name: str) -> None:
     assert run(tmp_path, **{name: ""}) == ""
+
+
+def test_a_framework_is_loaded_in_a_directory_that_is_gone(tmp_path: Path) -> None:
+    code = f"""
+import os, sys
+sys.path.append({str(ROOT)!r})
+from client_plugin.prediction import closure
+os.rmdir(os.getcwd())
+closure.follow()
+print("goes on")
+"""
+    (tmp_path / "gone").mkdir()
+    given = {"NODEMGR_RUN_KEY": '["ab"]', "NODEMGR_JOB": "j5:1"}
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "gone", env={**os.environ, **given},
+        text=True, capture_output=True, timeout=WAIT_LIMIT_S, check=False,
+    )  # fmt: skip
+    assert (told.stdout, told.stderr) == ("goes on\n", "")
+
+
+def test_a_lazy_module_is_not_loaded_by_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    monkeypatch.setitem(sys.modules, "strange", object())
+    assert closure.loaded(str(tmp_path), None) is not None
+
+
+def test_what_a_read_would_wait_for_does_not_hold(tmp_path: Path) -> None:
+    """Another user of the environment may have named it."""
+    os.mkfifo(tmp_path / "fifo")
+    assert not closure.holds([[str(tmp_path / "fifo"), 0, 1, "x"]])
+    with pytest.raises(ValueError):  # noqa: PT011
+        closure.content(str(tmp_path / "fifo"), 5)
 
 
 @pytest.mark.parametrize("limit", ["MAX_FILES", "MAX_BYTES"])

@@ -5,7 +5,8 @@ manager. The environment, the GPUs and the modules of the program (prediction/cl
 part of the key: the manager compares them.
 
 An argument, or its part behind `=`, is a number, a file (its content, or its size if it is large),
-a folder (the number of its entries), a path that does not exist yet, or else its text.
+a folder (the number of its entries), a path that does not exist yet, or else its text. The working
+directory counts, and that of a script: a copy elsewhere has other modules beside it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 FORMAT = 1
 MAX_PROGRAM_BYTES = 4 << 20
 MAX_FILE_BYTES = 1 << 20
+"""Of the files that arguments name; beyond, the size of one counts."""
 MAX_ENTRIES = 2_000
-"""Of a folder; above, its own size counts."""
+"""Of folders; beyond, the size of one counts."""
+MAX_WORDS = 1_000
 MAX_NUMBERS = 64
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh"}
 VARIABLES = re.compile(
@@ -61,13 +64,16 @@ def _recognised(command: List[str], program: str) -> Optional[Dict[str, Any]]:
             return None
         code, words = begun
     else:
-        code = closure.digest(closure.content(program, MAX_PROGRAM_BYTES))
+        code = _of_file(program)
     numbers: List[float] = []
-    template = [_form(word, numbers) for word in words]
-    if len(numbers) > MAX_NUMBERS or "-" in words or "/dev/stdin" in words:
+    if len(words) > MAX_WORDS or "-" in words or "/dev/stdin" in words:
+        return None
+    left = _Left()
+    template = [_form(word, numbers, left) for word in words]
+    if len(numbers) > MAX_NUMBERS:
         return None
     said = sorted(pair for pair in os.environ.items() if VARIABLES.fullmatch(pair[0]))
-    text = json.dumps([FORMAT, own, said, code, template])
+    text = json.dumps([FORMAT, os.getcwd(), own, said, code, template])
     return {"key": _sha256(text.encode()), "numbers": numbers}
 
 
@@ -86,8 +92,7 @@ def _of_script(words: List[str]) -> Optional[Tuple[str, List[str]]]:
         if not word.startswith("-") or word == "-":
             if word == "-":
                 return None
-            code = closure.digest(closure.content(_main_of(word), MAX_PROGRAM_BYTES))
-            return json.dumps([options, code]), left
+            return json.dumps([options, _of_file(_main_of(word))]), left
         options.append(word)
         found = re.match("-[^-cmWX]*([cmWX])(.*)", word, re.DOTALL)
         if found is None:
@@ -97,9 +102,13 @@ def _of_script(words: List[str]) -> Optional[Tuple[str, List[str]]]:
             return json.dumps([options, value]), left
         options.append(value)
         if found[1] == "m":
-            code = closure.digest(closure.content(_module(value), MAX_PROGRAM_BYTES))
-            return json.dumps([options, code]), left
+            return json.dumps([options, _of_file(_module(value))]), left
     return None
+
+
+def _of_file(path: str) -> str:
+    code = closure.digest(closure.content(path, MAX_PROGRAM_BYTES))
+    return f"{code} {os.path.dirname(os.path.realpath(path))}"
 
 
 def _main_of(path: str) -> str:
@@ -112,16 +121,24 @@ def _module(name: str) -> str:
     return _main_of(path) if os.path.isdir(path) else path + ".py"
 
 
-def _form(word: str, numbers: List[float]) -> str:
-    whole = _value(word, numbers)
+class _Left:
+    """Bytes and entries that may still be read: the verb waits for them."""
+
+    def __init__(self) -> None:
+        self.read_bytes = MAX_FILE_BYTES
+        self.entries = MAX_ENTRIES
+
+
+def _form(word: str, numbers: List[float], left: _Left) -> str:
+    whole = _value(word, numbers, left)
     if whole is not None:
         return whole
     head, sign, value = word.partition("=")
-    part = _value(value, numbers) if sign else None
+    part = _value(value, numbers, left) if sign else None
     return f"={word}" if part is None else f"={head}={part}"
 
 
-def _value(text: str, numbers: List[float]) -> Optional[str]:
+def _value(text: str, numbers: List[float], left: _Left) -> Optional[str]:
     """The sign of a number or a path; None: it is a text."""
     if _NUMBER.fullmatch(text) and math.isfinite(float(text)):
         numbers.append(float(text))
@@ -130,13 +147,18 @@ def _value(text: str, numbers: List[float]) -> Optional[str]:
         return None
     if os.path.isdir(text):
         with os.scandir(text) as entries:
-            count = sum(1 for _ in islice(entries, MAX_ENTRIES))
-        size = os.stat(text).st_size if count == MAX_ENTRIES else count
-        return f"@/{count == MAX_ENTRIES}{size:.1e}"
+            count = sum(1 for _ in islice(entries, left.entries + 1))
+        is_many = count > left.entries
+        left.entries = max(0, left.entries - count)
+        size = os.stat(text).st_size if is_many else count
+        return f"@/{is_many}{size:.1e}"
     if os.path.isfile(text):
         size = os.stat(text).st_size
-        if size > MAX_FILE_BYTES:
+        if size > left.read_bytes:
             return f"@{size:.1e}"
+        left.read_bytes -= size
+        if text.endswith(".py"):
+            return "@" + _of_file(text)
         return "@" + closure.digest(closure.content(text, MAX_FILE_BYTES))
     return "@new" if _is_new(text) else None
 

@@ -100,6 +100,44 @@ def test_a_name_with_slashes_is_no_new_file(directory: Path) -> None:
     assert python("train.py", "data/one.pt") == python("train.py", "data/two.pt")
 
 
+def test_a_copy_in_another_directory_has_other_modules_beside_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = directory / "copy"
+    shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("copy"))
+    script, copied = str(directory / "train.py"), str(copy / "train.py")
+    assert python(script) not in (None, python(copied))
+    assert known("sh", script) not in (None, known("sh", copied)), "as torchrun's"
+    first = [python("train.py"), python("-m", "train"), python("-c", "import net")]
+    monkeypatch.chdir(copy)
+    assert None not in first
+    for before, words in zip(
+        first, (("train.py",), ("-m", "train"), ("-c", "import net")), strict=True
+    ):
+        assert python(*words) != before
+
+
+def test_so_much_is_looked_at_and_no_more(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it sizes count, which `submit` does not wait for."""
+    read: list[int] = []
+    content = closure.content
+    monkeypatch.setattr(closure, "content", lambda *of: read.append(1) or content(*of))
+    monkeypatch.setattr(recognition, "MAX_FILE_BYTES", 100)
+    for number in range(5):
+        (directory / str(number)).write_text("x" * 40)
+    names = [f"./{number}" for number in range(5)]
+    before = known("true", *names)
+    assert len(read) == 1 + 2, "the program, and two files"
+    (directory / "4").write_text("y" * 40)
+    assert known("true", *names) == before
+    (directory / "0").write_text("y" * 40)
+    assert known("true", *names) != before
+    monkeypatch.setattr(recognition, "MAX_ENTRIES", 30)
+    shutil.copytree(directory / "data", directory / "more")
+    assert known("true", "data", "more") is not None
+    assert known("true", *["x"] * (recognition.MAX_WORDS + 1)) is None
+
+
 def test_the_allocator_s_variable_is_part_of_the_key(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
