@@ -122,6 +122,7 @@ ONLY_WITH_PREDICT = Message(
 # -- figures --
 
 UNKNOWN_RUN_TIME = Part("unknown without the number of steps (--steps)")
+PHASES = Part("seen: {seen}; not seen, and not in the figure: {unseen}")
 RUNS_NEED_STEPS = Part("run times need the number of steps of the whole run: name it with --steps")
 
 OPERATIONS_OF_STEP = Part("{billions} x 10^9 in a step")

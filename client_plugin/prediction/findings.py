@@ -30,6 +30,8 @@ class Findings(NamedTuple):
     notes: List[MessageLine]
     dropped: List[str]
     """Files that the command would have written."""
+    phases: Optional[Dict[str, Any]] = None
+    """The phases of the training that were seen: steps, shapes of batches, the others."""
 
 
 def find(
@@ -64,7 +66,18 @@ def find(
     if best["steps"] == 1:
         notes.append(messages.ONE_STEP())
     named = iterations or int(best.get("iterations", 0))
-    return Findings(features.packed(best, named), None, notes, dropped)
+    return Findings(features.packed(best, named), None, notes, dropped, _phases(best))
+
+
+def _phases(best: Dict[str, Any]) -> Dict[str, Any]:
+    seen = best.get("phases")
+    seen = seen if isinstance(seen, dict) else {}
+    return {
+        "steps": best["steps"],
+        "validation": bool(seen.get("validation")),
+        "checkpoint": bool(seen.get("checkpoint")),
+        "batch_shapes": list(seen.get("batch_shapes") or []),
+    }
 
 
 def exception_line(error: BaseException) -> str:

@@ -95,7 +95,7 @@ def test_json_has_the_documented_fields(order: Any, capsys: pytest.CaptureFixtur
     answer = json.loads(capsys.readouterr().out)
     assert answer.keys() == {
         "schema_version", "memory_bytes", "memory_margin_bytes", "models", "features", "reason",
-        "dropped_files",
+        "dropped_files", "phases",
     }  # fmt: skip
     [model] = answer["models"]
     assert model["source"] == "roofline"

@@ -55,6 +55,10 @@ class Recorder:
         self._alive: Dict[int, Tuple[Any, int, int]] = {}
         self.has_products = False
         """Whether cuBLAS was used."""
+        self.has_plain_products = False
+        """Whether one was made without a gradient."""
+        self.batches: List[Tuple[int, ...]] = []
+        """The shapes of batches, each once."""
         self.later_bytes = 0
         """Memory that steps after the recorded ones keep."""
         self._count = 0
@@ -115,6 +119,8 @@ class Recorder:
         if not _is_in_order(inputs):
             self.passing(operation_costs.workspace_bytes(name, sizes))
         self.has_products |= name in operation_costs.MATRIX_PRODUCTS
+        is_plain = name in operation_costs.FORMULAS and not torch.is_grad_enabled()
+        self.has_plain_products |= is_plain and not is_backward
         step = self.step
         operations = 0 if name in FREE else operation_costs.operations(name, sizes)
         step.depth += name in operation_costs.FORMULAS and not is_backward
@@ -123,6 +129,8 @@ class Recorder:
             step.kinds.add(kind, elements)
 
     def step_ended(self) -> None:
+        if self.step.batch and self.step.batch not in self.batches:
+            self.batches.append(self.step.batch)
         self.last_step, self.step = self.step, StepRecord()
         self.step.start_live_bytes = self.live_bytes
 

@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import threading
+import weakref
 from contextlib import nullcontext, suppress
 from typing import Any, Dict, List, Optional, Set
 
@@ -50,6 +51,9 @@ class TrainingWatch:
         self.backwards = 0
         self.has_optimizer = False
         self.saved: List[str] = []
+        self.has_saved = False
+        self.evaluated: Any = weakref.WeakSet()
+        """Modules that were set to evaluation."""
         self.fall_back = ""
         """Why tensors are on `meta`."""
         self._is_written = self._is_script = False
@@ -62,6 +66,7 @@ class TrainingWatch:
         importlib.import_module("torch._dynamo")  # it reads torch.cuda's functions while it loads
         stubs.install(self.hybrid, self._not_saved, self.abstain if is_script else _refuse)
         operator_forms.install()
+        self._notice_phases()
         torch.autograd.set_multithreading_enabled(False)  # no thread of its own for each GPU
         self._choose_form()
         self.hybrid.__enter__()
@@ -105,6 +110,33 @@ class TrainingWatch:
     def _not_saved(self, name: str) -> None:
         if name not in self.saved:
             self.saved.append(name)
+
+    def _notice_phases(self) -> None:
+        """Checkpoints, and modules that are evaluated."""
+        save: Any = torch.save
+        train: Any = torch.nn.Module.train
+
+        def saved(*args: Any, **kwargs: Any) -> Any:
+            self.has_saved = True
+            return save(*args, **kwargs)
+
+        def trained(module: Any, mode: bool = True) -> Any:
+            if not mode:
+                self.evaluated.add(module)
+            return train(module, mode)
+
+        torch.save = saved
+        setattr(torch.nn.Module, "train", trained)  # noqa: B010
+
+    def _phases(self) -> Dict[str, Any]:
+        """The phases that were seen beside steps. A validation evaluates trained parameters."""
+        evaluated = [one for module in self.evaluated for one in module.parameters()]
+        is_trained = any(id(one) in self.parameters for one in evaluated)
+        return {
+            "validation": self.recorder.has_plain_products and is_trained,
+            "checkpoint": self.has_saved,
+            "batch_shapes": [list(shape) for shape in self.recorder.batches],
+        }
 
     def _notice_optimizers(self, kind: Any) -> None:
         make = kind.__init__
@@ -283,6 +315,7 @@ class TrainingWatch:
             "bounded": sorted(self.hybrid.bounded),
             "not_saved": self.saved,
             "asked": self.hybrid.shadows.asked.row(),
+            "phases": self._phases(),
         }
 
     def _write(self, found: Dict[str, Any]) -> None:

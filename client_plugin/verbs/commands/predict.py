@@ -72,6 +72,7 @@ def run(said: Said) -> int:
         tables.print_json(answer)
     elif found.features is not None:
         _print(answer, found.features)
+        print(_phases(found.phases or {}))
     elif found.reason is not None:
         say(found.reason)
     return Exit.FAILED if found.features is None else 0
@@ -105,7 +106,7 @@ def _answer(said: Said, found: Findings) -> Dict[str, Any]:
             answer["features"] = {**graph, **execution}
             answer["memory_bytes"] = found.features["memory"]["peak_bytes"]
             answer["reason"] = messages.NO_TIMES(line=fault.message)
-    return {**answer, "dropped_files": found.dropped}
+    return {**answer, "dropped_files": found.dropped, "phases": found.phases}
 
 
 def _print(answer: Dict[str, Any], features: Dict[str, Any]) -> None:
@@ -124,6 +125,18 @@ def _print(answer: Dict[str, Any], features: Dict[str, Any]) -> None:
         print(sentence(messages.RUNS_NEED_STEPS()))
     if answer["reason"]:
         print(sentence(answer["reason"]))
+
+
+def _phases(phases: Dict[str, Any]) -> str:
+    """One line: what was seen, and what may need more memory."""
+    steps, shapes = phases["steps"], len(phases["batch_shapes"])
+    seen = [f"{steps} training step{'s' * (steps != 1)}"]
+    seen += [f"{shapes} shapes of batches"] if shapes > 1 else []
+    seen += [name for name in ("validation", "checkpoint") if phases[name]]
+    unseen = [name for name in ("validation", "checkpoint") if not phases[name]]
+    unseen += ["batches of another shape"] if shapes <= 1 else ["larger batches"]
+    seen_text, unseen_text = ", ".join(seen), ", ".join(unseen)
+    return str(sentence(messages.PHASES(seen=seen_text, unseen=unseen_text)))
 
 
 def _print_row(heading: str, value: object) -> None:
