@@ -45,17 +45,22 @@ def run(code: str, *, confined: bool = True, limit_s: float = WAIT_LIMIT_S) -> W
 
 
 @pytest.fixture
-def here(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
-    """The working directory. The directory for temporary files is empty before and after."""
-    scratch = tmp_path_factory.mktemp("scratch")
-    scratch.chmod(0o1777)
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").write_text("old")
-    yield tmp_path
-    assert list(scratch.iterdir()) == []
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory. The directory for temporary files is empty before and after.
+
+    Both are open to other users, which pytest's own are no more once another run of it starts.
+    """
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+        work, scratch = Path(name) / "work", Path(name) / "scratch"
+        for path, mode in ((Path(name), 0o755), (work, 0o755), (scratch, 0o1777)):
+            path.mkdir(exist_ok=True)
+            path.chmod(mode)
+        monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+        monkeypatch.chdir(work)
+        (work / "data").write_text("old")
+        yield work
+        os.chdir("/")
+        assert list(scratch.iterdir()) == []
 
 
 @pytest.fixture
@@ -91,10 +96,6 @@ def run_as_user(
     script: str, before: Callable[[], None] = lambda: None, user: int = USER
 ) -> Watched:
     """A shell script as this user watches it; `before` runs as root, in mounts of its own."""
-    for place in (Path.cwd(), Path(tempfile.gettempdir()).parent):
-        for path in (place, *place.parents):
-            if "pytest-of-" in str(path):
-                path.chmod(0o755)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
