@@ -15,6 +15,10 @@ from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.core.forecast import earlier_runs
 from nodemgr.core.forecast.earlier_runs import ProgramRuns, key_of
+from nodemgr.core.model.entities import EarlySignal
+from nodemgr.core.model.values import replace
+from nodemgr.edge.forecast import run_keeper
+from nodemgr.edge.forecast.run_keeper import RunKeeper
 from tests.jobs import test_verbs
 from tests.jobs.test_verbs import Run
 from tests.jobs.world import World
@@ -171,6 +175,41 @@ def test_a_program_without_the_hook_is_known_by_its_arguments(
     (known,) = programs(world)
     assert known.closure is None
     assert "2 earlier runs" in nodemgr(*SUBMIT, "--hold", "--", "true").stderr
+
+
+def test_a_run_that_may_have_gone_on_from_a_checkpoint_is_not_kept(world: World) -> None:
+    """And one that its own early signal has ended."""
+    job_id = submit(world, argv=["true"])
+    job = world.until_ended(job_id).job
+    run_ms = run_keeper._run_ms(job)
+    assert run_ms is not None
+    assert run_keeper._run_ms(replace(job, attempt=2)) is None
+    for limit_ms, is_kept in ((run_ms + 10, False), (run_ms + 1_000, True)):
+        run = replace(job.run, time_limit_ms=limit_ms, signal=EarlySignal("USR1", 500))
+        assert (run_keeper._run_ms(replace(job, run=run)) is not None) is is_kept
+
+
+def test_a_manager_that_was_killed_forgets_a_removed_environment_later(world: World) -> None:
+    """Else one of the same name would know its programs."""
+    text = earlier_runs.packed(ProgramRuns())
+    for env in ("alice", "gone"):
+        world.manager.do(lambda env=env: world.manager.daemon.journal.save_program(env, KEY, text))
+    world.restart()
+    world.until_seen(lambda: world.manager.daemon.journal.program_envs() == ["alice"])
+
+
+def test_a_job_s_modules_are_those_that_its_own_user_reports(world: World) -> None:
+    keeper = next(
+        one for told in world.jobs.on_final
+        if isinstance(one := getattr(told, "__self__", None), RunKeeper)
+    )  # fmt: skip
+    job_id, closure = submit(world, hold=True), "[]"
+    for env, user, files in (("alice", "ann", "[1]"), ("bob", "root", "[2]")):
+        world.manager.do(
+            lambda env=env, user=user, files=files: keeper.reported(env, user, job_id, files)
+        )
+    world.manager.do(lambda: keeper.reported("alice", "root", job_id, closure))
+    assert keeper._reports == {"alice": {job_id: closure}}
 
 
 # -- what a client may say --

@@ -34,6 +34,7 @@ MAX_ERROR = 0.1
 MAX_FILES = 600
 MAX_PATH_CHARACTERS = 4_095
 MAX_DIGEST_CHARACTERS = 64
+MAX_CLOSURE_CHARACTERS = 2**18
 MAX_NUMBERS = 64
 
 Numbers = tuple[float, ...]
@@ -98,11 +99,11 @@ def _content(closure: Closure) -> set[tuple[str, int, int, str]]:
 
 
 def joined(one: Closure | None, other: Closure | None) -> Closure | None:
-    """Of two processes of one run; None: too many files."""
+    """Of two processes of one run; None: too many files, or too long names."""
     if one is None or other is None:
         return None
     rows = {row[0]: row for row in (*json.loads(one), *json.loads(other))}
-    return _text(list(rows.values())) if len(rows) <= MAX_FILES else None
+    return _bounded(list(rows.values())) if len(rows) <= MAX_FILES else None
 
 
 def expected(
@@ -213,16 +214,17 @@ def parse(text: str | None) -> ProgramRuns:
 
 
 def closure_of(given: Any) -> Closure | None:
-    """Of a list from outside. Raises ValueError: it has not this form."""
+    """Of a list from outside; None: its names are too long. Raises ValueError: another form."""
     if given is None:
         return None
     if not isinstance(given, list) or len(given) > MAX_FILES or not all(map(_is_file, given)):
         raise ValueError
-    return _text(given)
+    return _bounded(given)
 
 
-def _text(rows: list[Any]) -> Closure:
-    return json.dumps(sorted(rows), separators=(",", ":"))
+def _bounded(rows: list[Any]) -> Closure | None:
+    text = json.dumps(sorted(rows), separators=(",", ":"))
+    return text if len(text) <= MAX_CLOSURE_CHARACTERS else None
 
 
 def _is_file(row: Any) -> bool:

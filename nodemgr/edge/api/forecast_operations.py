@@ -110,7 +110,7 @@ class EarlierRuns(Protocol):
 
     def expected(self, env: str, key: str, numbers: Numbers, gpus: int) -> Expected | None: ...
 
-    def reported(self, env: str, job_id: str, closure: Closure | None) -> None: ...
+    def reported(self, env: str, user: str, job_id: str, closure: Closure | None) -> None: ...
 
 
 class ForecastCaller(Protocol):
@@ -220,7 +220,7 @@ class ForecastOperations:
 
     def reported(self, who: ForecastCaller, given: dict[str, Any]) -> dict[str, Any]:
         """The modules that a process of a job had loaded at its good end."""
-        self._runs.reported(who.env or "", given["job"], given.get("files"))
+        self._runs.reported(who.env or "", who.user, given["job"], given.get("files"))
         return {}
 
     def forecast(self, who: ForecastCaller, given: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class RunKeeper:
         """By environment and job; None: its modules are too many."""
         daemon.jobs.on_final.append(self._ended)
         daemon.journal.observe_with(self._observe)
+        daemon.loop.call_soon(self._forget_removed)
 
     def closures(self, env: str, keys: Iterable[str]) -> dict[str, Closure]:
         """Of those programs that have one."""
@@ -42,10 +43,10 @@ class RunKeeper:
         models = {gpu.name for gpu in state.gpus.values()}
         return earlier_runs.expected(self._program(env, key), numbers, gpus, sorted(models))
 
-    def reported(self, env: str, job_id: str, closure: Closure | None) -> None:
-        """A process of a job has ended well, and had loaded these files."""
+    def reported(self, env: str, user: str, job_id: str, closure: Closure | None) -> None:
+        """A process of a job of this user's has ended well, and had loaded these files."""
         job = self._daemon.state.jobs.get(job_id)
-        if job is None or job.env != env:
+        if job is None or (job.env, job.user) != (env, user):
             return
         reports = self._reports.setdefault(env, {})
         if job_id in reports:
@@ -70,6 +71,15 @@ class RunKeeper:
     def _forget(self, env: str) -> None:
         if env not in self._daemon.state.envs:
             self._daemon.journal.save_program(env, program_rows.ALL, "")
+
+    def _forget_removed(self) -> None:
+        """Of environments whose end a manager that was killed did not finish."""
+        try:
+            envs = self._daemon.journal.program_envs()
+        except StoreFailed:
+            return
+        for env in envs:
+            self._forget(env)
 
     def _ended(self, job_id: str) -> None:
         try:
@@ -106,4 +116,10 @@ def _run_ms(job: Job) -> int | None:
     last = job.attempts[-1] if job.attempts else None
     if last is None or last.started_ns is None or last.ended_ns is None or last.resizes:
         return None
-    return (last.ended_ns - last.started_ns) // MS
+    if job.attempt > 1:
+        return None  # it may have gone on from its checkpoint
+    run_ms = (last.ended_ns - last.started_ns) // MS
+    limit_ms, early = job.run.time_limit_ms, job.run.signal
+    if early is not None and limit_ms is not None and run_ms >= limit_ms - early.before_ms:
+        return None  # the signal ended it
+    return run_ms

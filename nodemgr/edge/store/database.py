@@ -658,6 +658,10 @@ class Store:
         found = self._read(program_rows.READ, (env, key))
         return None if not found else str(found[0][0])
 
+    def program_envs(self) -> list[str]:
+        """The environments that have programs."""
+        return [env for (env,) in self._read(program_rows.ENVS)]
+
     def web_tokens(self) -> list[WebTokenRow]:
         """All of them, in the order in which they were made."""
         rows = self._read("SELECT * FROM web_tokens ORDER BY made_wall_ns, token_id")

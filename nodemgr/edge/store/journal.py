@@ -261,6 +261,10 @@ class Journal:
         """Raises StoreFailed."""
         return self._store.program(env, key)
 
+    def program_envs(self) -> list[str]:
+        """Raises StoreFailed."""
+        return self._store.program_envs()
+
     def save_gpu_minutes(self, rows: Sequence[GpuMinute]) -> None:
         """Stores them, or drops them while the store or its disk does not take them."""
         fault = self.fault

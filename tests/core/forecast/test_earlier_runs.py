@@ -137,6 +137,14 @@ def test_a_report_of_another_form_is_refused(given: object) -> None:
         earlier_runs.closure_of(given)
 
 
+def test_a_report_of_long_names_keeps_nothing() -> None:
+    rows = [[f"/{number}/" + "x" * 4_000, 1, 2, ""] for number in range(66)]
+    assert earlier_runs.closure_of(rows) is None
+    halves = [earlier_runs.closure_of(some) for some in (rows[:33], rows[33:])]
+    assert None not in halves
+    assert earlier_runs.joined(*halves) is None
+
+
 def test_the_reports_of_two_processes_are_one() -> None:
     rows = [["/a", 1, 2, ""], ["/b", 1, 2, ""]]
     one, other = (earlier_runs.closure_of([row]) for row in rows)
