@@ -5,14 +5,14 @@ The record of each step's maker is never mixed up.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import stat
 import subprocess
+import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -405,13 +405,18 @@ def test_nothing_is_taken_from_jobs(tmp_path: Path) -> None:
 # -- doubts --
 
 
-def test_a_directory_that_hides_the_installation_is_named(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory that others reach; pytest's is closed again whenever another run of it starts."""
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_directory_that_hides_the_installation_is_named(open_to_all: Path) -> None:
+    home = open_to_all / "home"
     package = home / "site-packages" / "nodemgr"
     package.mkdir(parents=True)
-    for each in (tmp_path, *tmp_path.parents):
-        with contextlib.suppress(PermissionError):
-            each.chmod(each.stat().st_mode | 0o011)
     assert installation.hidden_from_others((package,)) is None
     home.chmod(0o700)
     line = installation.hidden_from_others((Path("/bin/sh"), package))
@@ -423,7 +428,7 @@ def test_a_directory_that_hides_the_installation_is_named(tmp_path: Path) -> Non
     file.touch(0o640)
     file.chmod(0o640)
     assert str(file) in (installation.hidden_from_others((file,)) or "")
-    assert installation.hidden_from_others((tmp_path / "none",)) is None
+    assert installation.hidden_from_others((open_to_all / "none",)) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root owns what root trusts")
