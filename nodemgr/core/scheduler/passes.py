@@ -30,9 +30,10 @@ A waiting request that is away (disconnected, `timeout_ms` to come back) keeps i
 served, and keeps its GPUs. Memory that is free in its env's grants does not count for it: others
 may have taken it when it comes back, and only some events bring figures of it.
 A job without GPUs takes none from other requests, and waits only for such jobs (state/cpu_jobs.py).
-A job that is short of CPUs or host memory of the node alone keeps its GPUs from all later requests,
-and later jobs that reserve CPUs or host memory wait behind it. One that is short of those of its
-own env's quota keeps nothing, and its env's later jobs that reserve some wait behind it.
+A job that is short of CPUs or host memory of the node alone keeps the GPUs that it would get from
+all later requests, and later jobs that reserve CPUs or host memory wait behind it. One that is
+short of those of its own env's quota keeps nothing, and its env's later jobs that reserve some wait
+behind it.
 A request that is short of compute alone on the GPUs that its env holds keeps that compute from
 later requests with a share, and its env's later requests wait behind it.
 A pass skips a job if its place is down (launch_hosts.py), an assigned job that its head has not
@@ -265,7 +266,7 @@ def consider(
             return result
         if env in scheduling_pass.host_turns:  # its own env's jobs have what it needs
             return None
-        result = result._replace(answer=Shortage.HOST)
+        result = result._replace(answer=Shortage.HOST, rows=list(result.answer.fresh))
     if result.answer is Shortage.NODE:
         scheduling_pass.short[request.equivalence_group] = result
     _wait(draft, scheduling_pass, request, result, plan=plan)

@@ -146,3 +146,20 @@ def test_a_waiting_job_has_the_cause_host() -> None:
         request.job_id: cause for request, _, cause, _ in notify.listing(node.state, node.now_ns)
     }
     assert causes[second] is WaitCause.HOST
+
+
+@pytest.mark.parametrize("limit_ms", [10_000, 200_000, None])
+def test_no_later_job_takes_what_a_host_short_job_needs(limit_ms: int | None) -> None:
+    """Promise 9: it starts at the end that it waits for, whatever comes after it."""
+    node = node_of(3)
+    first = node.submits("bob", gpus=1, host_memory_bytes=40 * GIB, time_limit_ms=100_000) or ""
+    node.begins(first)
+    short = node.submits("bob", gpus=1, host_memory_bytes=30 * GIB, time_limit_ms=50_000)
+    on_the_third = node.submits("alice", gpus=1, time_limit_ms=limit_ms)
+    on_the_kept = node.submits("alice", gpus=1, time_limit_ms=limit_ms)
+    reserving = node.submits("alice", gpus=0, host_memory_bytes=GIB, time_limit_ms=limit_ms)
+    assert started(node, short, on_the_third, on_the_kept, reserving) == [False, True, False, False]
+    node.restart()
+    assert started(node, short, on_the_kept, reserving) == [False, False, False]
+    node.job_ends(first)
+    assert started(node, short, on_the_kept, reserving) == [True, True, True]
