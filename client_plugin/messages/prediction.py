@@ -89,6 +89,10 @@ OTHER_ANSWER_UNSEEN = Notice(
     "the memory depends on values of the GPU ({origins}), and no time was left to watch the "
     "program with the other answer: allow more with --limit",
 )
+OTHER_ANSWER_ENDED = Notice(
+    "the program asks for values of the GPU ({origins}), and ends before two steps with the other "
+    "answer: the figure is of the answer that a sound training gets",
+)
 UPPER_BOUNDS = Notice("sizes that depend on values were taken at their upper bound ({operators})")
 ON_META = Notice(
     "this version of PyTorch makes no fake tensors on `cuda` ({error}): tensors were on `meta`, "

@@ -90,13 +90,22 @@ def _steps(watched: Watched) -> bool:
     return best is not None and "reason" not in best and best["steps"] != 1
 
 
+def _is_cut(watched: Watched) -> bool:
+    """Whether its time was over before it showed anything."""
+    return watched.exit_status is None and not _steps(watched)
+
+
 def chosen(trials: Dict[str, Watched]) -> Watched:
     """The one with the largest figure; of trials without one, the first.
 
     One whose figure depends on the memory of the GPU has none.
     """
     first, small = trials[""], trials.get(SMALL)
-    if small is not None and not 0.98 <= (1 + _peak(small)) / (1 + _peak(first)) <= 1.02:
+    if (
+        small is not None
+        and not _is_cut(small)
+        and not 0.98 <= (1 + _peak(small)) / (1 + _peak(first)) <= 1.02
+    ):
         why = outcome.abstention(messages.SIZED_BY_MEMORY(), is_certain=True)
         return first._replace(outcomes={"": why})
     return max(trials.values(), key=lambda one: (_steps(one), _peak(one)))
@@ -105,6 +114,27 @@ def chosen(trials: Dict[str, Watched]) -> Watched:
 def _peak(watched: Watched) -> int:
     best = outcome.best(watched.outcomes.values())
     return -1 if best is None or "reason" in best else int(best["reserved_peak_bytes"])
+
+
+def is_answered(trials: Dict[str, Watched], asked: List[str]) -> bool:
+    """Whether the program was watched with yes and with no, as far as that was asked."""
+    return not any(
+        trial not in trials or _is_cut(trials[trial]) for trial in asked if trial in (YES, NO)
+    )
+
+
+def ends(trials: Dict[str, Watched]) -> bool:
+    """Whether it ends by itself before two steps with the other answer, and not with the first."""
+    others = [trials[trial] for trial in (YES, NO) if trial in trials]
+    return _steps(trials[""]) and not all(_steps(one) or _is_cut(one) for one in others)
+
+
+def depends(trials: Dict[str, Watched], asked: List[str]) -> List[str]:
+    """The origins of the answers with which the figure changes, or may change."""
+    if not is_answered(trials, asked):
+        return origins(trials)
+    peaks = {_peak(one) for trial, one in trials.items() if trial != SMALL and _steps(one)}
+    return origins(trials) if len(peaks) > 1 or not _steps(trials[""]) else []
 
 
 def origins(trials: Dict[str, Watched]) -> List[str]:

@@ -64,6 +64,33 @@ def test_a_figure_that_follows_the_memory_of_the_gpu_is_none() -> None:
     assert "sizes its work by the memory of the GPU" in str(found.reason)
 
 
+CUT = watched({"phase": {"backwards": 1, "on_gpu": True}}, status=None)
+"""Its time was over."""
+
+
+def test_a_figure_that_is_the_same_with_both_answers_does_not_depend_on_them() -> None:
+    first, larger = watched(seen(True)), watched(seen(False, reserved_peak_bytes=2**40))
+    failed = watched(outcome.abstention("it raised"), status=1 << 8)
+    for other, told, is_answered, ends in (
+        (first, [], True, False),
+        (larger, ["a.py:3"], True, False),
+        (failed, [], True, True),
+        (CUT, ["a.py:3"], False, False),
+        (None, ["a.py:3"], False, False),
+    ):
+        trials = {"": first} if other is None else {"": first, NO: other}
+        assert other_answers.depends(trials, [NO]) == told
+        assert other_answers.is_answered(trials, [NO]) is is_answered
+        assert other_answers.ends(trials) is ends
+    assert other_answers.depends({"": failed, YES: larger}, [YES]) == ["a.py:3"]
+    assert other_answers.depends({"": watched(SEEN)}, []) == []
+
+
+def test_a_program_whose_time_was_over_is_not_sized_by_the_memory() -> None:
+    first = watched(seen())
+    assert other_answers.chosen({"": first, SMALL: CUT}) is first
+
+
 def test_a_loop_that_waits_for_a_no_ends() -> None:
     asked = Asked(YES)
     answers = [asked.boolean(False, "a.py:1") for _ in range(MOST_YES + 1)]
@@ -217,6 +244,18 @@ def test_the_command_is_watched_again_and_the_answer_says_where(
     assert found.features is not None, found.reason
     assert found.features["memory"]["peak_bytes"] > 3 * BYTES
     assert [note for note in found.notes if "values of the GPU (train.py:11)" in note]
+
+
+def test_a_program_that_ends_with_the_other_answer_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An assertion of isfinite(loss), say."""
+    trials = [watched(seen(True)), watched(outcome.abstention("it raised"), status=1 << 8)]
+    monkeypatch.setattr(watching, "watch", lambda _order: trials.pop(0))
+    found = watching.watched_findings(["true"], ALL_DAY_MS, False)
+    assert found.features is not None
+    (note,) = [note for note in found.notes if "a.py:3" in note]
+    assert "ends before two steps with the other answer" in note
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

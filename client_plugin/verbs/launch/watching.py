@@ -60,10 +60,14 @@ def watched_findings(
             variables = {**_variables(), other_answers.VARIABLE: unknown}
             again = WatchOrder(command, program, variables, left_s, is_confined)
             trials[unknown] = watch(again)
-    return findings.find(
-        other_answers.chosen(trials), limit_s, iterations, other_answers.origins(trials),
-        is_answered=len(trials) > len(wanted),
+    found = findings.find(
+        other_answers.chosen(trials), limit_s, iterations, other_answers.depends(trials, wanted),
+        is_answered=other_answers.is_answered(trials, wanted),
     )  # fmt: skip
+    if found.features is not None and other_answers.ends(trials):
+        origins = ", ".join(other_answers.origins(trials))
+        found.notes.append(messages.OTHER_ANSWER_ENDED(origins=origins))
+    return found
 
 
 def _variables() -> Dict[str, str]:
