@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from nodemgr.core.model.entities import Cause, EarlySignal
+from nodemgr.edge.executor import local
 from tests.supervisor.world import World
 
 MakeWorld = Callable[..., World]
@@ -52,6 +53,7 @@ def test_a_job_that_does_not_handle_it_ended_at_its_time_limit(make_world: MakeW
     limits = {"time_limit_ms": HOUR_MS, "signal": ALMOST}
     status = world.run("sleep", "600", **limits)
     assert (status.cause, status.signal) == (Cause.TIME_LIMIT, signal.SIGUSR1)
+    assert "ended by its --signal USR1, before its time limit of 1 h" in output(world)[-1]
 
 
 def test_it_comes_before_the_term_of_a_shutdown(make_world: MakeWorld) -> None:
@@ -82,3 +84,15 @@ def test_it_comes_before_an_end_for_another_task_alone(
     assert world.end().why == "another task needs its GPU"
     assert output(world)[1:-1] == said
     assert output(world)[-1].startswith("nodemgr: the job was ended: another task needs its GPU")
+
+
+def test_a_supervisor_that_does_not_know_of_it_ends_its_job_all_the_same(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the version before, whose launcher goes on: it blocks the signal, and reads none."""
+    monkeypatch.setattr(local, "WARNS", signal.SIGWINCH)
+    monkeypatch.setattr(local, "RELUCTANCE_S", 0.0)
+    world = ready(make_world, AT_ONCE)
+    world.factory.withdraw("j1", 1, "another task needs its GPU", warns=True)
+    assert world.end().exit_code == 7
+    assert output(world)[1:-1] == ["term"]

@@ -280,3 +280,5 @@ def test_a_packet_reaches_no_other_file(make_world: MakeWorld, tmp_path: Path, p
     assert world.run("true", job="l2").exit_code == 0
     for file in (*leaf.iterdir(), *other.iterdir()):
         assert file.read_text() == ""
+    world.launcher._lose()
+    assert world.factory.no_limits("") is None, "while the launcher is away, this is not known"

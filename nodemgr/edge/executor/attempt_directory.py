@@ -75,8 +75,9 @@ class Facts:
     env_dir: str
     leaf: str = ""
     """Its cgroup on the node, ENV/JOB.ATTEMPT; "": an earlier version wrote the order."""
+    signal: int = 0
+    """The signal that it gets so long before its end; 0: it gets none."""
     signal_ms: int = 0
-    """The time between the signal that it gets and its end; 0: it gets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +303,8 @@ class AttemptFiles:
                 said.setdefault(key, value)
         uid, gid = (_number(said.get(key, "")) for key in ("uid", "gid"))
         place, env_dir, leaf = (said.get(key, "") for key in ("place", "env_dir", "leaf"))
-        signal_ms = _number(said.get("signal_ms", "")) or 0
-        return Facts(uid, gid, place, env_dir, leaf, signal_ms)
+        early = (_number(said.get(key, "")) or 0 for key in ("signal", "signal_ms"))
+        return Facts(uid, gid, place, env_dir, leaf, *early)
 
     def record(self) -> tuple[Beginning | None, End | None]:
         """The record as far as it is written.

@@ -120,7 +120,9 @@ class Launcher:
         return True, doctor.JOBS_BY_SERVICE(path=self._path, limits=limits)
 
     def no_limits(self) -> MessageLine | None:
-        """The reason why no cgroup limits a job; None: one does."""
+        """The reason why no cgroup limits a job; None: one does, or the launcher is away."""
+        if not self._is_ours:
+            return None
         if not self.scope:
             return doctor.NO_CGROUPS() if self._path is None else doctor.NO_SCOPE_MADE()
         missing = [name for name in LIMITED if name not in self._controllers]

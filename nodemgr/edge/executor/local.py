@@ -69,7 +69,7 @@ CONTAINER_STOPPED = executor.CONTAINER_STOPPED()
 CLAIM_TIMEOUT_S = 60.0
 """Longest time for a runner to begin an attempt."""
 RELUCTANCE_S = 10.0
-"""Extra time for a supervisor in a container to end its job, before it is killed."""
+"""Extra time for a supervisor to do what is due, before it is asked again or killed."""
 RETAINED_STARTS = 4
 """The newest attempts of one job with retained logs."""
 NODE_WENT_DOWN = executor.NODE_WENT_DOWN()
@@ -84,6 +84,7 @@ class _Attempt:
     """An attempt that has not ended."""
 
     __slots__ = (
+        "ask_timer",
         "check_timer",
         "ended_by",
         "files",
@@ -122,6 +123,7 @@ class _Attempt:
         self.ended_by: tuple[str, Cause] | None = None
         """Reason and cause of its end, if the manager knows more than the record."""
         self.hunt: orphans.Hunt | None = None
+        self.ask_timer: asyncio.TimerHandle | None = None
         self.check_timer: asyncio.TimerHandle | None = None
         self.overdue: asyncio.TimerHandle | None = None
         """In a container: the timer of its forced end."""
@@ -215,7 +217,17 @@ class NodeFactory:
         else:
             before_ms = found.files.facts().signal_ms if warns else 0
             self._signal(found, WARNS if before_ms else ASKS)
+            if before_ms:
+                self._ask_after(found, before_ms)
             self._insist(found, before_ms + self._grace_ms, why, Cause.OWN)
+
+    def _ask_after(self, attempt: _Attempt, before_ms: int) -> None:
+        """A supervisor of the version before does not hear WARNS; to others this is no news."""
+        if attempt.ask_timer is not None:
+            attempt.ask_timer.cancel()
+        attempt.ask_timer = self._loop.call_later(
+            before_ms / 1_000 + RELUCTANCE_S, self._signal, attempt, ASKS
+        )
 
     def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
         found = self._attempts.get((job_id, attempt))
@@ -673,11 +685,12 @@ class NodeFactory:
             del self._supervisors[attempt.key]
             self._table.unwatch(attempt.key)
         self._forget_plans(attempt)
-        env = attempt.files.facts().leaf.partition("/")[0]
+        facts, limit_ms = attempt.files.facts(), attempt.files.limit_ms()
+        env = facts.leaf.partition("/")[0]
         attempt.files.forget_order()
         attempt.files.bound_log(self._log_bytes)
         tail = attempt.files.log_tail()
-        if line := last_line(attempt.name[0], env, attempt.files.limit_ms(), status):
+        if line := last_line(attempt.name[0], env, limit_ms, status, facts.signal):
             attempt.files.end_log(line)
         self._listener.ended(*attempt.name, status, tail, wall_ns, boot_ns)
 
@@ -702,8 +715,9 @@ class NodeFactory:
 
     @staticmethod
     def _forget_plans(attempt: _Attempt) -> None:
-        if attempt.check_timer is not None:
-            attempt.check_timer.cancel()
+        for timer in (attempt.check_timer, attempt.ask_timer):
+            if timer is not None:
+                timer.cancel()
         if attempt.hunt is not None:
             attempt.hunt.close()
         if attempt.overdue is not None:

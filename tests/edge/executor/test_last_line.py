@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from nodemgr.edge.executor.attempt_directory import AttemptFiles
 from nodemgr.edge.executor.interface import Status
 from nodemgr.edge.executor.last_line import last_line
 
+LIMIT = "the job was ended at its time limit of 2 h: submit it with a longer --time"
+
 
 @pytest.mark.parametrize(
     ("why", "cause", "line"),
@@ -19,7 +22,7 @@ from nodemgr.edge.executor.last_line import last_line
         ("", Cause.OWN, None),
         (
             "time limit", Cause.TIME_LIMIT,
-            "the job was ended at its time limit of 2 h: submit it with a longer --time",
+            LIMIT,
         ),
         (
             "withdrawn by bob", Cause.OWN,
@@ -27,7 +30,8 @@ from nodemgr.edge.executor.last_line import last_line
         ),
         (
             "the node went down while it ran", Cause.NODE_DOWN,
-            "the job was ended: the node went down while it ran; it keeps its place and runs again",
+            "the job was ended: the node went down while it ran; no fault of its own"
+            " (`nodemgr history j1` shows whether it runs again)",
         ),
         (
             attempts.OVER_ENV_MEMORY(), Cause.HOST_MEMORY,
@@ -40,6 +44,26 @@ from nodemgr.edge.executor.last_line import last_line
 def test_the_line_of_each_end(why: str, cause: Cause, line: str | None) -> None:
     status = Status("ended", started_wall_ns=1, why=why, cause=cause)
     assert last_line("j1", "alice", 7_200_000, status) == line
+
+
+@pytest.mark.parametrize(
+    ("by", "early", "line"),
+    [
+        (
+            signal.SIGUSR1, signal.SIGUSR1,
+            "the job was ended by its --signal USR1, before its time limit of 2 h: handle that"
+            " signal, or submit it with a longer --time",
+        ),
+        (signal.SIGTERM, signal.SIGTERM, LIMIT),
+        (signal.SIGKILL, signal.SIGUSR1, LIMIT),
+        (None, signal.SIGUSR1, LIMIT),
+    ],
+)  # fmt: skip
+def test_an_end_by_its_early_signal_is_not_said_to_be_at_the_limit(
+    by: int | None, early: int, line: str
+) -> None:
+    ended = Status("ended", signal=by, started_wall_ns=1, why="time limit", cause=Cause.TIME_LIMIT)
+    assert last_line("j1", "alice", 7_200_000, ended, early) == line
 
 
 def test_a_job_that_never_began_has_no_line() -> None:
