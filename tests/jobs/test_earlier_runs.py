@@ -17,8 +17,10 @@ from nodemgr.core.forecast import earlier_runs
 from nodemgr.core.forecast.earlier_runs import ProgramRuns, key_of
 from nodemgr.core.model.entities import EarlySignal
 from nodemgr.core.model.values import replace
+from nodemgr.edge.api import job_operations
 from nodemgr.edge.forecast import run_keeper
 from nodemgr.edge.forecast.run_keeper import RunKeeper
+from nodemgr.edge.rpc.operation import unknown_verb
 from tests.jobs import test_verbs
 from tests.jobs.test_verbs import Run
 from tests.jobs.world import World
@@ -152,6 +154,24 @@ def test_the_lines_of_a_file_are_known_too(world: World, nodemgr: Run, program: 
     assert "1 of 2 commands ran before: their expected times are filled in" in said.stderr
     assert world.job("j2").run.expected_ms is not None
     assert world.job("j3").run.expected_ms is None
+
+
+def test_a_manager_that_knows_of_no_programs_takes_the_jobs(
+    world: World, nodemgr: Run, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an earlier version, which goes on until it is started again."""
+
+    def no_verb(*_: object) -> None:
+        raise unknown_verb("programs", ["job_submit"])
+
+    monkeypatch.setattr(RunKeeper, "closures", no_verb)
+    for arguments in (job_operations.SUBMISSION, job_operations.ONE_OF_MANY):
+        monkeypatch.delitem(arguments, "recognised")
+    said = nodemgr(*SUBMIT, "--hold", "--", "true")
+    assert (said.stdout.split(), said.stderr) == (["j1"], "")
+    (program / "lines").write_text("true\ntrue 2\n")
+    said = nodemgr(*SUBMIT, "--hold", "--from", program / "lines")
+    assert (said.stdout.split(), said.stderr) == (["j2", "j3"], "")
 
 
 def test_another_environment_knows_nothing_and_a_removed_one_is_forgotten(

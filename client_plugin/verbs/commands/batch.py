@@ -190,7 +190,10 @@ class JobBatch:
         """
         jobs = [job for _, job, _ in self._rows if job]
         self._jobs = self._size_bytes = 0
-        compare(self._sender.ask, [job["recognised"] for job in jobs if "recognised" in job])
+        known = [job["recognised"] for job in jobs if "recognised" in job]
+        if not compare(self._sender.ask, known):
+            for job in jobs:
+                job.pop("recognised", None)
         answers = iter(self._send(jobs))
         rows, self._rows = self._rows, []
         for number, job, wrong in rows:

@@ -153,8 +153,11 @@ def run(said: Said) -> int:
     }  # fmt: skip
     if said.predict:
         arguments.update(_features(said))
-    elif may_be_known(said, wished) and (known := recognised(said.command, program)):
-        compare(way.ask, [known])
+    elif (
+        may_be_known(said, wished)
+        and (known := recognised(said.command, program))
+        and compare(way.ask, [known])
+    ):
         arguments["recognised"] = known
     answer = _submit(way, retry_timeout, arguments)
     job = answer["job"]
@@ -180,24 +183,28 @@ def may_be_known(said: Said, wished: Dict[str, Any]) -> bool:
     return not (said.no_forecast or wished.keys() & {"array", "leader"})
 
 
-def compare(ask: Callable[..., Any], known: List[Dict[str, Any]]) -> None:
+def compare(ask: Callable[..., Any], known: List[Dict[str, Any]]) -> bool:
     """Whether the modules of earlier runs are what they were: `holds` of each program.
 
-    A manager that does not answer now takes the job all the same.
+    A manager that does not answer now takes the job all the same. False: it does not know of
+    programs, since an earlier version goes on until it is started again.
     """
     keys = list({one["key"]: None for one in known})
     found: Dict[str, bool] = {}
     for first in range(0, len(keys), MOST_KEYS):
         try:
             told = ask("programs", keys=keys[first : first + MOST_KEYS])
-        except Fault:
+        except Away:
             break
+        except Fault:
+            return False
         holds = [closure.holds(json.loads(text)) for text in told["closures"]]
         found.update(dict.fromkeys(keys[first : first + MOST_KEYS], True))
         for key, place in told["of"].items():
             found[key] = place is not None and holds[place]
     for one in known:
         one["holds"] = found.get(one["key"], False)
+    return True
 
 
 def _say_earlier(earlier: Dict[str, Any]) -> None:
