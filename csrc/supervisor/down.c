@@ -65,18 +65,21 @@ static DIR *open_below(int parent, const char *name)
     return directory;
 }
 
-/* A number of the order in the directory of an attempt; 0: it has none. */
+/* A number of the order in the directory of an attempt; 0: it has none. The user's own entries begin
+   with other keys. */
 static long long number_of(int attempt, const char *key)
 {
     char text[FACTS_BYTES];
     const int fd = openat(attempt, "order", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     const ssize_t size = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
-    const char *found;
+    long long number = 0;
     if (fd >= 0)
         close(fd);
     text[size > 0 ? size : 0] = 0;
-    found = memmem(text, size > 0 ? (size_t)size : 0, key, strlen(key));
-    return found == NULL ? 0 : strtoll(found + strlen(key), NULL, 10);
+    for (ssize_t at = 0; at < size && number == 0; at += (ssize_t)strlen(text + at) + 1)
+        if (strncmp(text + at, key, strlen(key)) == 0)
+            number = strtoll(text + at + strlen(key), NULL, 10);
+    return number;
 }
 
 /* depth 2: jobs; 1: attempts of a job; 0: the files of an attempt. */

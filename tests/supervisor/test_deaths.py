@@ -420,6 +420,29 @@ def test_all_are_ended_before_the_node_goes_down(
         assert status.cause is Cause.NODE_DOWN
 
 
+def test_the_end_of_the_node_waits_whatever_the_words_of_a_job_are(world: World) -> None:
+    """Its time to end stands in the order, and so do the words of its command."""
+    gate, word = world.directory / "j2" / "gate", "signal_ms=9223372036854740000"
+    gate.parent.mkdir()
+    os.mkfifo(gate)
+    slow = SAVES.replace(
+        "    pathlib", "    open('asked', 'w').close(); open('gate').read()\n    pathlib"
+    )
+    world.factory.create(world.order(*python(slow), str(gate.parent), word, job="j2"))
+    world.begun("j2")
+    world.until(lambda: (gate.parent / "ready").exists())
+    program = subprocess.Popen([PROGRAM, "end-all", world.jobs_dir])
+    world.until(lambda: (gate.parent / "asked").exists())
+    stat = Path(f"/proc/{program.pid}/stat")
+    world.until(lambda: program.poll() is not None or stat.read_text().split()[2] == "S")
+    waited = program.poll() is None
+    gate.write_text("")
+    assert program.wait(WAIT_LIMIT_S) == 0
+    assert waited
+    assert (gate.parent / "saved").exists()
+    world.end("j2")
+
+
 def test_without_jobs_there_is_none_to_end(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / "none"):
         assert subprocess.run([PROGRAM, "end-all", directory], check=False).returncode == 0
