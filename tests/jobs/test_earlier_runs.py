@@ -156,6 +156,36 @@ def test_the_lines_of_a_file_are_known_too(world: World, nodemgr: Run, program: 
     assert world.job("j3").run.expected_ms is None
 
 
+@pytest.mark.parametrize("words", [("--array", "0-1"), ("--gpus", "1-2", "--elastic")])
+def test_arrays_and_elastic_tasks_are_no_earlier_runs(
+    world: World, nodemgr: Run, program: Path, words: tuple[str, ...]
+) -> None:
+    world.until_ended(nodemgr(*SUBMIT, "--", "true").stdout.strip())
+    until_kept(world, 1)
+    said = nodemgr("submit", "--env", "alice", "--hold", "--gpus", 1, *words, "--", "true")
+    assert (said.returncode, said.stdout.strip(), said.stderr) == (0, "j2", "")
+    payload = world.manager.do(lambda: world.manager.daemon.journal.payload(_spec(world, "j2")))
+    assert key_of(payload.environ) is None
+    assert "1 earlier run" in nodemgr(*SUBMIT, "--hold", "--", "true").stderr
+
+
+def _spec(world: World, job_id: str) -> str:
+    return next(
+        job.spec_id for job in world.manager.daemon.state.jobs.values()
+        if job.job_id.partition(".")[0] == job_id
+    )  # fmt: skip
+
+
+def test_a_job_that_names_no_number_of_gpus_has_the_quota_s(
+    world: World, nodemgr: Run, program: Path
+) -> None:
+    world.manager.call("quota_set", env="alice", gpus=8, default_gpus=1)
+    world.until_ended(nodemgr("submit", "--env", "alice", "--", "true").stdout.strip())
+    until_kept(world, 1)
+    for words in (("--env", "alice"), SUBMIT[1:]):
+        assert "1 earlier run" in nodemgr("submit", *words, "--hold", "--", "true").stderr
+
+
 def test_a_manager_that_knows_of_no_programs_takes_the_jobs(
     world: World, nodemgr: Run, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
