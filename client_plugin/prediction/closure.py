@@ -29,6 +29,8 @@ MAX_BYTES = 16 << 20
 FOLDER = -1
 DIGEST_BYTES = 16
 PACKAGES = ("site-packages", "dist-packages")
+SYSTEM, SYSTEM_LOCAL = "/usr", "/usr/local"
+"""The system's interpreter takes the packages of both."""
 REPORT_S = 5.0
 _ORDER = """
 import json, sys
@@ -65,14 +67,18 @@ def content(path: str, most_bytes: int) -> bytes:
 def package_folders(prefix: str) -> List[ClosureRow]:
     """The folders of an interpreter's packages: an installation changes their time."""
     found: List[ClosureRow] = []
-    for library in ("lib",):
+    places = [prefix]
+    if not os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
+        places += [SYSTEM_LOCAL] if prefix == SYSTEM else []
+        places.append(os.path.expanduser("~/.local"))
+    for library in [os.path.join(place, "lib") for place in places]:
         try:
-            names = sorted(os.listdir(os.path.join(prefix, library)))
+            names = sorted(os.listdir(library))
         except OSError:
             continue
         for name in names:
             for packages in PACKAGES if name.startswith(("python", "pypy")) else ():
-                path = os.path.join(prefix, library, name, packages)
+                path = os.path.join(library, name, packages)
                 try:
                     found.append((path, FOLDER, os.stat(path).st_mtime_ns, ""))
                 except OSError:

@@ -66,6 +66,29 @@ def test_a_program_that_is_no_recognised_job_reports_nothing(tmp_path: Path, nam
     assert run(tmp_path, **{name: ""}) == ""
 
 
+def test_packages_that_a_user_or_an_administrator_installs_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an interpreter that is in no virtual environment."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(closure, "SYSTEM", str(tmp_path / "usr"))
+    monkeypatch.setattr(closure, "SYSTEM_LOCAL", str(tmp_path / "local"))
+    folders = [
+        tmp_path / place / "lib/python3.11/site-packages"
+        for place in ("usr", "local", "home/.local")
+    ]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    known = closure.package_folders(str(tmp_path / "usr"))
+    assert [row[0] for row in known] == [str(folder) for folder in folders]
+    assert closure.holds(known)
+    (folders[2] / "torch").mkdir()
+    os.utime(folders[2], ns=(1, 1))
+    assert not closure.holds(known)
+    (tmp_path / "usr" / "pyvenv.cfg").touch()
+    assert len(closure.package_folders(str(tmp_path / "usr"))) == 1
+
+
 def test_a_framework_is_loaded_in_a_directory_that_is_gone(tmp_path: Path) -> None:
     code = f"""
 import os, sys
