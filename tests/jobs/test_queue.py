@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.model import events
+from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import DenyCode, JobState
 from nodemgr.edge.admin.control_client import ControlError
 from nodemgr.edge.engine.submission_batches import TURN_SUBMISSIONS
@@ -464,8 +464,14 @@ def test_who_was_to_end_when_the_manager_died_is_ended_by_the_next(
 ) -> None:
     job_id, _ = world.holding()
     world.until_running(job_id)
-    monkeypatch.setattr(world.jobs.factory, "withdraw", lambda *arguments: None)
+    asked: list[object] = []
+    monkeypatch.setattr(
+        world.jobs.factory, "withdraw", lambda *of, warns: asked.append((*of[:2], warns))
+    )
+    world.manager.do(lambda: world.jobs._stop(effects.StopJob(job_id, 1, "for another task", True)))
     world.order(events.WithdrawJob, job_id)
+    world.until_seen(lambda: len(asked) == 2)
+    assert asked == [(job_id, 1, True), (job_id, 1, False)], "--signal is for another task's sake"
     world.restart()
     assert world.until_ended(job_id).job.state is JobState.WITHDRAWN
     assert world.begun() == [f"{job_id}:1"]
