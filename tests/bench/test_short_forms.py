@@ -67,6 +67,8 @@ ROWS = {
     "forecast/memory": [f"resnet{FIGURE}{FIGURE}", f"all{FIGURE}{FIGURE}", "within 15 %: "],
     "forecast/published": ["context [0-9]+ MiB, of 1 rows", "median error ",
         "without a forecast: 0 of 2 rows", "utilisation: not measured"],
+    "forecast/second_time": [f"one stat{FIGURE} ms", f"key, Python's script{FIGURE} ms",
+        f"500 modules{FIGURE} ms"],
     "forecast/table": [rf"memory, 1 trainings on the processor{FIGURE} %{FIGURE} %",
         "more memory than with the margin of other families alone +[01] of 1",
         "memory of TensorFlow +not measured +not measured",

@@ -72,4 +72,5 @@ WAIT_CAUSES: dict[WaitCause, str] = {
     WaitCause.AWAY: "Its process is disconnected.",
     WaitCause.NEXT: "It has its turn at once.",
     WaitCause.SET_ASIDE: "The decision about it failed by a fault of the manager.",
+    WaitCause.UNCONFIRMED: "Its cluster's head has not said again that it may start.",
 }

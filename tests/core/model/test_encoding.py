@@ -88,6 +88,7 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "entered_ns": None,
         "resumes_ns": None,
         "indices": "",
+        "assigned": "",
     }
     assert list(row.items()) == first + list(defaults.items())
 

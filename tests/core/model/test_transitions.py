@@ -94,9 +94,10 @@ def waits_and_is_moved() -> None:
 
 
 def fails_and_is_judged() -> None:
-    def failed() -> tuple[Node, str]:
+    def failed(*, assigned: bool = False) -> tuple[Node, str]:
         node = node_of()
-        job_id = job_of(node)
+        job_id = node.assigns("alice", gpus=1) if assigned else job_of(node)
+        assert job_id is not None
         node.begins(job_id)
         token = node.state.tasks[node.job(job_id).task_id or ""].token
         node.asks("alice", 1, token=token, job_id=job_id)
@@ -106,7 +107,8 @@ def fails_and_is_judged() -> None:
     failed()[0].passes(GPU_REPORT_MS)
     node, job_id = failed()
     node.frees(job_id)
-    failed()[0].fails(0, after_ms=500)
+    for assigned in (False, True):
+        failed(assigned=assigned)[0].fails(0, after_ms=500)
 
 
 def runs_and_ends() -> None:
