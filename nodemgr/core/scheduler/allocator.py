@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from nodemgr.core.model.entities import WHOLE_PERCENT, DenyCode, TaskClass, Uuid
@@ -138,7 +139,7 @@ def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice
     """The table, from `slots` on: where there are none left, nothing is fresh."""
     used = [gpu for gpu in candidates if gpu.used]
     slots = max(0, ask.quota_gpus - len(used))
-    fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus] if slots else []
+    fresh = _fresh(ask, candidates, slots, policy) if slots else []
     missing = ask.gpus - len(fresh)
     reusable = (
         [
@@ -170,21 +171,35 @@ def _fresh(
 ) -> list[Candidate]:
     """The fresh GPUs that qualify, in the policy's order.
 
-    They are at most `slots`, and together within the remaining quota.
+    They are at most `slots`, no more than asked for, and together within the remaining quota.
     """
-    picked: list[Candidate] = []
-    quota_remaining_bytes = ask.quota_remaining_bytes
-    for gpu in sorted(
+    fresh = sorted(
         (gpu for gpu in candidates if not gpu.reserved and qualifies(gpu, ask)),
         key=_preference(ask, policy),
-    ):
-        if quota_remaining_bytes is not None:
-            if gpu.need_bytes > quota_remaining_bytes:
-                continue
-            quota_remaining_bytes -= gpu.need_bytes
-        picked.append(gpu)
-        if len(picked) == slots:
+    )
+    most, left_bytes = min(slots, ask.gpus), ask.quota_remaining_bytes
+    if left_bytes is None or sum([gpu.need_bytes for gpu in fresh[:most]]) <= left_bytes:
+        return fresh[:most]
+    return _within(left_bytes, fresh, most)
+
+
+def _within(left_bytes: int, fresh: list[Candidate], most: int) -> list[Candidate]:
+    """As many of the GPUs as these bytes are enough for, at most `most`: the first in their order.
+
+    A GPU is passed over if too little would be left for the others: as long as enough smaller ones
+    qualify, no request waits because its policy prefers a larger one.
+    """
+    smallest = accumulate(sorted([gpu.need_bytes for gpu in fresh]))
+    missing = min(most, sum([sum_bytes <= left_bytes for sum_bytes in smallest]))
+    picked: list[Candidate] = []
+    for place, gpu in enumerate(fresh, 1):
+        if not missing:
             break
+        others = sorted([other.need_bytes for other in fresh[place:]])
+        if gpu.need_bytes + sum(others[: missing - 1]) <= left_bytes:
+            picked.append(gpu)
+            left_bytes -= gpu.need_bytes
+            missing -= 1
     return picked
 
 

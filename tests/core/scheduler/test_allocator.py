@@ -126,6 +126,26 @@ TABLE = {
         [gpu(0, remaining=80), gpu(1, remaining=60, need=10), gpu(2, used=True, tasks=1)],
         ([1], []),
     ),
+    "the first in order leaves too little of the env's memory for another: a smaller one": (
+        ask(2, 2, memory=90),
+        [gpu(0, need=60), gpu(1, remaining=40), gpu(2, remaining=40)],
+        ([1, 2], []),
+    ),
+    "the first in order is passed over only if it leaves too little for the others": (
+        ask(3, 3, memory=110),
+        [
+            gpu(0, need=60),
+            gpu(1, remaining=70, need=50),
+            gpu(2, remaining=50, need=30),
+            gpu(3, remaining=40, need=30),
+        ],
+        ([1, 2, 3], []),
+    ),
+    "the smallest are fewer than n within the env's memory: the missing from used": (
+        ask(3, 4, memory=90),
+        [gpu(0, need=60), gpu(1), gpu(2, remaining=40), gpu(3, used=True, tasks=1)],
+        ([1, 2], [3]),
+    ),
     "fewer fresh than n: all of them, and the missing from used": (
         ask(3, 3),
         [gpu(0, used=True, tasks=1), gpu(1, used=True, tasks=4), gpu(2), gpu(3, remaining=0)],

@@ -213,3 +213,17 @@ def test_a_start_in_the_same_pass_does_not_move_a_hold_to_the_gpu_that_it_takes(
     lines = [line for *_, line in notify.listing(node.state, node.now_ns)]
     assert len(lines) == 2
     assert f"GPU 2 kept for a/{held}" in lines[1]
+
+
+def test_the_memory_quota_is_spent_on_smaller_gpus_if_a_larger_one_leaves_too_little() -> None:
+    """Otherwise another env's start on the larger GPU would open the way, and no pass is due."""
+    node = Node(0)
+    node.gpus_are([gpu(0, 80), gpu(1, 80), gpu(2, 40), gpu(3, 40)])
+    node.quota("a", 3, 180)
+    node.asks("a", 1, 1)
+    node.quota("a", 3, 144)
+    assert (node.gpus_of(1), node.grant_gib("a", 0)) == ([0], (60, 48))
+    job = node.submits("a", gpus=2)  # 84 GiB are left; 48 and 40 would be needed with GPU 1
+    assert node.queued_jobs() == []
+    (task,) = [task for task in node.state.tasks.values() if task.job_id == job]
+    assert task.gpus == ("GPU-2", "GPU-3")
