@@ -65,8 +65,9 @@ def of_shortage(
     match shortage:
         case Shortage.QUOTA_MEMORY:
             left_bytes = max(0, ask.quota_remaining_bytes or 0)
-            needs = [row.need_bytes for row in rows if not row.used]
-            need_bytes = min([need for need in needs if need > left_bytes], default=0)
+            needs = [row.need_bytes for row in rows if not row.used and row.need_bytes]
+            too_much = [need for need in needs if need > left_bytes]  # none: together they are
+            need_bytes = min(too_much or needs, default=0)
             short = messages.NEEDS_QUOTA_MEMORY(
                 need=gib(need_bytes), env=request.env, left=gib(left_bytes),
                 holders=_holders_of_quota(draft, request.env),

@@ -196,6 +196,16 @@ def test_a_request_short_of_memory_quota_and_compute_of_its_env_keeps_no_gpu_fro
     assert node.gpus_of(3) in ([1], [2])
 
 
+def test_a_job_of_which_all_gpus_together_need_more_memory_quota_says_what_one_needs() -> None:
+    node = Node(3)
+    node.quota("a", 3, 180)
+    node.asks("a", 1, 1)
+    node.quota("a", 3, 150)
+    node.submits("a", gpus=2)
+    ((*_, line),) = notify.listing(node.state, node.now_ns)
+    assert "needs 50.0 GiB of a's memory quota per GPU, 90.0 GiB left" in line
+
+
 def test_a_start_in_the_same_pass_does_not_move_a_hold_to_the_gpu_that_it_takes() -> None:
     """Only c may use GPUs 1 and 2, where its process may still have memory: a holds one of them.
 
