@@ -149,7 +149,8 @@ def _serve(
         )
     scheduling_pass.known.clear()
     scheduling_pass.holders.clear()
-    if scheduling_pass.passed[request.env] > 0 or request.env in scheduling_pass.left_out:
+    waiting_envs = scheduling_pass.resuming | scheduling_pass.left_out
+    if scheduling_pass.passed[request.env] > 0 or request.env in waiting_envs:
         draft.wake_scheduler()
 
 

@@ -170,6 +170,8 @@ class SchedulingPass:
 
     They may reuse the GPUs of a later request of the env that is served.
     """
+    resuming: set[str] = field(default_factory=set)
+    """Envs with a suspended task that waits: a start of the env may bring its memory back."""
     holders: dict[str, bool] = field(default_factory=dict)
     """By env: whether it holds a GPU that could be reused."""
     wanting: set[str] = field(default_factory=set)
@@ -344,6 +346,7 @@ def _consider_resume(
     reserved = scheduling_pass.reserved_from(draft, request)
     result = placement.result_of_resume(draft, request, reserved)
     if not isinstance(result.answer, Choice):
+        scheduling_pass.resuming.add(request.env)
         _reserve(draft, scheduling_pass, request, result.reserves())
         if plan and (reservations := _plan(draft, scheduling_pass, request)) is not None:
             reservations.shut()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Suspension, TaskClass
 from nodemgr.core.requests import notify
-from tests.core.world import Node, gpu
+from tests.core.world import GIB, Node, gpu
 
 LATENCY, BEST = TaskClass.LATENCY_SENSITIVE, TaskClass.BEST_EFFORT
 
@@ -237,3 +237,20 @@ def test_the_memory_quota_is_spent_on_smaller_gpus_if_a_larger_one_leaves_too_li
     assert node.queued_jobs() == []
     (task,) = [task for task in node.state.tasks.values() if task.job_id == job]
     assert task.gpus == ("GPU-2", "GPU-3")
+
+
+def test_a_suspended_task_comes_back_where_a_later_job_of_its_env_brought_its_memory_back() -> None:
+    """The job may have the GPU that is held for the other env, because it has a time limit."""
+    node = Node(2)
+    for env in ("a", "b"):
+        node.quota(env, 2, 120)
+    node.asks("a", 1, 1)
+    node.asks("b", 2, 1)
+    node.is_suspended("t2")
+    held = node.submits("a", gpus=2)
+    node.resumes("t2")
+    assert node.state.tasks["t2"].suspension is Suspension.SUSPENDED
+    node.submits("b", gpus=1, memory_bytes=10 * GIB, time_limit_ms=20_000)
+    node.passes(0)
+    assert node.queued_jobs() == [held]
+    assert node.state.tasks["t2"].suspension is Suspension.RESUMING
