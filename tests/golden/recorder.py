@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.limits import WAIT_LIMIT_S
+from tests.support.manager import end_jobs
 
 GROUPS = ("env", "gpu", "kernel", "quota", "queue", "web")
 """Verbs with verbs of their own."""
@@ -166,6 +167,7 @@ class Node:
     def close(self) -> None:
         for child in self._children[::-1]:  # the manager last
             self.stop(child)
+        end_jobs(self.state)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def serve(self) -> subprocess.Popen[str]:

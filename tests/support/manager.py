@@ -273,15 +273,16 @@ class Manager:
             code = self._end(signal.SIGTERM)
             if code != 0 and (is_ready or code != -signal.SIGTERM):
                 raise AssertionError(f"the manager ended with {code}; it said:\n{self.log}")
-        self._end_jobs()
+        end_jobs(self.state_dir)
         apart = self.run_dir / "sim" / "apart"
         if apart.is_mount():  # root's manager that was killed has left it
             subprocess.run(["umount", "--lazy", apart], check=True)
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _end_jobs(self) -> None:
-        """Jobs outlive their manager: those that a test left wait for a gate that is gone."""
-        jobs = self.state_dir / "jobs"
-        with contextlib.suppress(OSError):
-            if any(jobs.iterdir()):
-                subprocess.run([LAUNCHER, "end-all", jobs], check=False)
+
+def end_jobs(state_dir: Path) -> None:
+    """Jobs outlive their manager: those that a test left wait for a gate that is gone."""
+    jobs = state_dir / "jobs"
+    with contextlib.suppress(OSError):
+        if any(jobs.iterdir()):
+            subprocess.run([LAUNCHER, "end-all", jobs], check=False)
