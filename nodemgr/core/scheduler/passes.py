@@ -267,6 +267,7 @@ def consider(
         if not lacks_host(draft, scheduling_pass, request):
             return result
         if env in scheduling_pass.host_turns:  # its own env's jobs have what it needs
+            scheduling_pass.passed[env] += 1
             return None
         result = result._replace(answer=Shortage.HOST, rows=list(result.answer.fresh))
     if result.answer is Shortage.NODE:

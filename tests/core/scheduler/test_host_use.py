@@ -163,3 +163,20 @@ def test_no_later_job_takes_what_a_host_short_job_needs(limit_ms: int | None) ->
     assert started(node, short, on_the_kept, reserving) == [False, False, False]
     node.job_ends(first)
     assert started(node, short, on_the_kept, reserving) == [True, True, True]
+
+
+def test_the_end_of_a_job_without_gpus_starts_the_job_that_waits_for_its_cpus() -> None:
+    """Also where a later job of the env waits for its GPU quota: passes still visit the env."""
+    node = Node(1)
+    node.quota("alice", 1, cpus=4)
+    first = node.submits("alice", gpus=1, memory_bytes=GIB) or ""
+    node.begins(first)
+    without_gpus = node.submits("alice", gpus=0, cpus=4) or ""
+    node.begins(without_gpus)
+    short = node.submits("alice", gpus=1, memory_bytes=GIB, cpus=4)
+    later = node.submits("alice", gpus=1)
+    node.passes(0)
+    assert started(node, short, later) == [False, False]
+    node.job_ends(without_gpus)
+    node.passes(0)
+    assert started(node, short, later) == [True, False]
