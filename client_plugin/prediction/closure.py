@@ -67,11 +67,11 @@ def content(path: str, most_bytes: int) -> bytes:
 def package_folders(prefix: str) -> List[ClosureRow]:
     """The folders of an interpreter's packages: an installation changes their time."""
     found: List[ClosureRow] = []
-    places = [prefix]
+    prefixes = [prefix]
     if not os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
-        places += [SYSTEM_LOCAL] if prefix == SYSTEM else []
-        places.append(os.path.expanduser("~/.local"))
-    for library in [os.path.join(place, "lib") for place in places]:
+        prefixes += [SYSTEM_LOCAL] if prefix == SYSTEM else []
+        prefixes.append(os.path.expanduser("~/.local"))
+    for library in [os.path.join(each, "lib") for each in prefixes]:
         try:
             names = sorted(os.listdir(library))
         except OSError:
