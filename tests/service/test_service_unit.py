@@ -99,7 +99,7 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     assert "FAIL" not in doctor
     assert re.search(r"^ok +device gate +on, by eBPF", doctor, re.MULTILINE), doctor
     assert re.search(
-        r"^ok +jobs +started by the service nodemgr-jobs .*launcher., without a cgroup.*$",
+        r"^ok +jobs +started by the service nodemgr-jobs .*: systemd delegates no cgroup",
         doctor,
         re.MULTILINE,
     ), doctor
