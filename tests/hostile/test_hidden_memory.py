@@ -43,8 +43,8 @@ def test_many_processes_that_each_hide_less_than_the_tolerance_are_ended(
         events.expect("audit.ended", env="alice")
         living = [thief for thief in thieves if thief.poll() is None]
     assert living, "the ones within the quota and the tolerance stay"
-    (gpu,) = node.status()["gpus"]
-    assert gpu["memory_used_bytes"] < 5 * GIB
+    while node.status()["gpus"][0]["memory_used_bytes"] >= 5 * GIB:
+        pass  # until it has read the driver's figures again
 
 
 @pytest.mark.slow
