@@ -119,7 +119,7 @@ def test_the_wait_is_in_the_cell_and_interrupt_ends_it(
     assert waiting.error.startswith("KeyboardInterrupt")
     assert "cancelled" in waiting.lines[-1]
     assert waiting.stderr == ""
-    assert node.status()["queue"] == []
+    node.await_no_queue()
 
     assert notebook.run("40 + 2").outputs == ["42"]
     holding.communicate(timeout=WAIT_LIMIT_S)
@@ -159,7 +159,7 @@ def test_interrupt_reaches_a_wait_inside_the_driver(
     assert re.fullmatch(r"nodemgr: cancelled after \d:\d\d:\d\d", cell.lines[-1])
     # the kernel reads its own stderr by a pipe, and may do so after the cell
     notebook.until(cell, lambda cell: "found no GPU: start the program anew" in cell.stderr)
-    assert node.status()["queue"] == []
+    node.await_no_queue()
     assert notebook.run("40 + 2").outputs == ["42"]
     holding.communicate(timeout=WAIT_LIMIT_S)
 
@@ -259,7 +259,7 @@ def test_a_kernel_of_kernel_install_waits_in_its_cell_and_restarts(
         notebook.manager.interrupt_kernel()
         notebook.until(waiting, lambda cell: cell.done)
         assert (waiting.error or "").startswith("KeyboardInterrupt")
-        assert node.status()["queue"] == []
+        node.await_no_queue()
         holding.communicate(timeout=WAIT_LIMIT_S)
         assert notebook.run("torch.first_use()").outputs == ["2"]
         events = node.events(since=None)

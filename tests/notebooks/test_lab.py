@@ -127,7 +127,7 @@ def test_a_notebooks_wait_grant_and_release_are_seen_in_the_status_bar(
     page.command("notebook:interrupt-kernel")
     page.expect_output(0, "KeyboardInterrupt")
     page.expect_item(NONE)
-    assert node.status()["queue"] == []
+    node.await_no_queue()
 
     holding.communicate(timeout=WAIT_LIMIT_S)
     page.run_cell(0)

@@ -112,7 +112,7 @@ def test_acquire_waits_in_one_line_and_interrupt_ends_it(
     notebook.manager.interrupt_kernel()
     notebook.until(cell, lambda cell: cell.done)
     assert (cell.error or "").startswith("KeyboardInterrupt")
-    assert node.status()["queue"] == []
+    node.await_no_queue()
     holding.communicate(timeout=WAIT_LIMIT_S)
     assert said(notebook.run("%gpu acquire 2"))[0].startswith("GPU 0,1 · ")
 

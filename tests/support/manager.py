@@ -211,6 +211,11 @@ class Manager:
         """Its row of the status."""
         return next(task for task in self.status()["tasks"] if task["id"] == task_id)
 
+    def await_no_queue(self) -> None:
+        """A process that is interrupted waits half a second for the end of its request."""
+        while self.status()["queue"]:
+            pass
+
     def events(self, since: int | None = 0) -> Events:
         """The stream from the beginning, or (None) from now on, also over a restart."""
         if since is None:
