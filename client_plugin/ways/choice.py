@@ -6,6 +6,7 @@ Knows: both ways, and which one a command line means. Must not know: the questio
 from __future__ import annotations
 
 import os
+from _thread import get_ident
 
 from client_plugin.messages import ways as messages
 from client_plugin.messages.form import stated
@@ -76,14 +77,18 @@ class AdminWay(Way):
     def __init__(self, run_dir: str, env: Optional[str]) -> None:
         self.env = env
         self.run_dir = run_dir
-        self._controls: Dict[Optional[float], ControlConnection] = {}
-        """The connections by the longest time of an answer."""
+        self._controls: Dict[Tuple[Optional[float], int], ControlConnection] = {}
+        """The connections by the longest time of an answer, and by the thread that asks.
+
+        Two threads of `top` on one connection would take each other's answers.
+        """
 
     def ask(self, verb: str, timeout_s: Optional[float] = ASK_TIMEOUT_S, **arguments: Any) -> Any:
         scope = {"env": self.env} if self.env is not None and verb in SCOPED else {}
-        if timeout_s not in self._controls:
-            self._controls[timeout_s] = ControlConnection(self.run_dir, timeout_s)
-        return self._controls[timeout_s].call(verb, **scope, **arguments, by=whose())
+        key = (timeout_s, get_ident())
+        if key not in self._controls:
+            self._controls[key] = ControlConnection(self.run_dir, timeout_s)
+        return self._controls[key].call(verb, **scope, **arguments, by=whose())
 
     def status(self) -> Any:
         return ControlConnection(self.run_dir).call("status")
