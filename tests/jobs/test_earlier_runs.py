@@ -317,3 +317,7 @@ def test_a_report_of_another_s_job_is_ignored_and_one_too_large_keeps_nothing(
     assert (program.closure, len(program.runs)) == ('[["/a",1,2,"x"]]', 1)
     told = order(world, "programs", keys=[KEY, "cd" * 32])
     assert told == {"closures": ['[["/a",1,2,"x"]]'], "of": {KEY: 0}}
+
+
+def test_the_manager_and_the_program_mean_one_variable() -> None:
+    assert earlier_runs.RUN_KEY == closure.RUN_KEY

@@ -64,24 +64,19 @@ def _sums(state: ClusterState) -> Iterator[str]:
 def check_change(draft: ClusterDraft) -> Iterator[str]:
     """Each new assignment leaves its environment within its total, as the head knows it."""
     new = {
-        row.env
+        number: row
         for number, row in draft.assignments.changes.items()
         if row is not None and number not in draft.state.assignments
     }
-    for env in sorted(new):
+    for env in sorted({row.env for row in new.values() if row.gpus}):
         others = sum(
             gpus for node in draft.nodes.values() for name, gpus in node.others if name == env
         )
         used, total = others + (draft.env_gpus.get(env) or 0), draft.envs[env].gpus
-        if used > total and any(
-            row.gpus
-            for number, row in draft.assignments.changes.items()
-            if row is not None and row.env == env and number not in draft.state.assignments
-        ):
+        if used > total:
             yield f"{env} uses {used} of {total}"
-    for number, row in draft.assignments.changes.items():
-        if row is not None and number not in draft.state.assignments:
-            if row.node not in draft.sessions or draft.nodes[row.node].drained:
-                yield f"{row} is on a node that does not speak, or is drained"
-            if number <= draft.state.counters[""].number:
-                yield f"{number} was given before"
+    for number, row in new.items():
+        if row.node not in draft.sessions or draft.nodes[row.node].drained:
+            yield f"{row} is on a node that does not speak, or is drained"
+        if number <= draft.state.counters[""].number:
+            yield f"{number} was given before"
