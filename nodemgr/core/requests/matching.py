@@ -150,7 +150,8 @@ def _serve(
     scheduling_pass.known.clear()
     scheduling_pass.holders.clear()
     waiting_envs = scheduling_pass.resuming | scheduling_pass.left_out
-    if scheduling_pass.passed[request.env] > 0 or request.env in waiting_envs:
+    moves_hold = any(gpu.uuid in scheduling_pass.held for gpu in choice.fresh)
+    if scheduling_pass.passed[request.env] > 0 or request.env in waiting_envs or moves_hold:
         draft.wake_scheduler()
 
 

@@ -67,7 +67,11 @@ def suspend(draft: Draft, event: SuspendTask, _now_ns: int) -> None:
 
 
 def begin(draft: Draft, task: Task) -> None:
-    """Its memory is to go to the host. The caller has asked `can_suspend`."""
+    """Its memory is to go to the host. The caller has asked `can_suspend`.
+
+    With its room other tasks may suffice for a request that waits: those have to go, too.
+    """
+    draft.wake_scheduler()
     draft.put_task(replace(task, suspension=Suspension.SUSPENDING, suspension_fault=""))
     draft.emit(effects.SuspendProcesses(task.task_id, task.processes))
 

@@ -254,3 +254,16 @@ def test_a_suspended_task_comes_back_where_a_later_job_of_its_env_brought_its_me
     node.passes(0)
     assert node.queued_jobs() == [held]
     assert node.state.tasks["t2"].suspension is Suspension.RESUMING
+
+
+def test_a_later_job_may_start_where_the_hold_for_an_env_moved_to() -> None:
+    """It was kept for a gang before, which cannot have the held GPU."""
+    node = Node(3)
+    for env in ("a", "b", "c"):
+        node.quota(env, 2)
+    node.asks("a", 1, 1)
+    node.submits("a", gpus=2)
+    node.submits("b", gpus=2)
+    node.submits("c", gpus=1, time_limit_ms=20_000, array=(0, 1))
+    node.passes(0)
+    assert node.queued_jobs() == ["j1", "j2"]

@@ -51,6 +51,16 @@ def test_the_youngest_job_is_requeued_and_comes_back() -> None:
     assert (node.state.jobs[younger].restarts, node.state.jobs[younger].interruptions) == (0, 0)
 
 
+def test_best_effort_goes_at_once_where_a_suspension_leaves_it_the_last_in_the_way() -> None:
+    node = busy_node(2, gib=80)
+    node.asks("a", 1, 1, percent=50)
+    node.asks("b", 2, 1, task_class=BE, percent=50)
+    node.asks("c", 3, 2, task_class=LS, percent=50)
+    assert node.state.tasks["t2"].suspension is Suspension.NONE
+    node.suspends("t1")
+    assert node.state.tasks["t2"].suspension is Suspension.SUSPENDING
+
+
 def test_best_effort_stays_for_a_time_after_its_start_and_after_its_return() -> None:
     node = busy_node(gib=80, preempt_exempt_ms=5_000)
     node.asks("a", 1, 1, task_class=BE, percent=50)
