@@ -32,6 +32,8 @@ MAX_CPUS = 65_536
 SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM")
 MAX_SIGNAL_MS = 600_000
 """A shutdown of the node waits so long (nodemgr/_service/nodemgr-jobs.service, TimeoutStopSec)."""
+MAX_YIELD_MS = 60_000
+"""A latency-sensitive task waits so long between a best-effort job's signal and its TERM."""
 RUN_AND_SUBMIT = ("run", "submit")
 ENFORCE = ("warn", "fence", "kill")
 """The actions on processes that the audit finds, the mildest first (core/lifecycle/audit.py)."""

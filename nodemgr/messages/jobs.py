@@ -176,6 +176,9 @@ NOT_CURSOR = Part("is no place in the list: send the end that the last page retu
 MUST_BE_JOBS = Part("must be a list of at most {limit} jobs")
 MUST_BE_SUBMISSIONS = Part("must be a list of 1 to {limit} jobs")
 MUST_BE_IDS = Part("must be a list of at most {limit} ids")
+YIELDS_SOONER = Part(
+    "where a latency-sensitive task needs its GPU, the job has {most} after its --signal",
+)
 MUST_BE_SIGNAL = Part("must be a signal ({names}) and a time in ms")
 MUST_BE_NUMBERS = Part("must be a list of at most {limit} numbers")
 MUST_BE_SHORT = Part("must be a text of at most {limit} characters on one line")

@@ -217,6 +217,17 @@ def test_limits_that_cannot_hold_are_said(nodemgr: Run, tmp_path: Path) -> None:
     assert nodemgr("submit", "--env", "alice", "--gpus", "0", "--", "true").stderr == ""
 
 
+def test_a_best_effort_job_hears_that_it_goes_sooner_than_its_signal_says(nodemgr: Run) -> None:
+    best = "submit", "--env", "alice", "--hold", "--class", "best-effort"
+    said = nodemgr(*best, "--signal", "USR1@61s", "--", "true")
+    assert said.stderr == (
+        "nodemgr: where a latency-sensitive task needs its GPU, the job has 1 min after its"
+        " --signal\n"
+    )
+    assert nodemgr(*best, "--signal", "USR1@60s", "--", "true").stderr == ""
+    assert nodemgr(*best[:4], "--signal", "USR1@10min", "--", "true").stderr == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

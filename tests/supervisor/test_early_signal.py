@@ -96,3 +96,13 @@ def test_a_supervisor_that_does_not_know_of_it_ends_its_job_all_the_same(
     world.factory.withdraw("j1", 1, "another task needs its GPU", warns=True)
     assert world.end().exit_code == 7
     assert output(world)[1:-1] == ["term"]
+
+
+def test_another_task_waits_for_a_part_of_a_long_time_alone(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MAX_YIELD_MS", 1)
+    world = ready(make_world, ALMOST)
+    world.factory.withdraw("j1", 1, "another task needs its GPU", warns=True)
+    assert world.end().exit_code == 7
+    assert "term" in output(world)[1:-1]

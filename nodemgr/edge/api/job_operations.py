@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from client_plugin import fields
 from client_plugin.messages.form import relayed, stated
-from client_plugin.units import MAX_DURATION_MS
+from client_plugin.units import MAX_DURATION_MS, format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast.earlier_runs import with_key
@@ -34,7 +34,7 @@ from nodemgr.core.model.entities import (
     JobSpec,
     JobState,
     QueueRow,
-    RunSpec,
+    TaskClass,
 )
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
@@ -346,7 +346,7 @@ class JobOperations:
             outcome = _submitted(answered)
             if isinstance(outcome, OperationError):
                 return outcome
-            return {**outcome, **told, **self._note(submission.run)}
+            return {**outcome, **told, **self._note(submission)}
 
         return Later(
             lambda reply: self._take(who, submission, lambda answered: reply(answer(answered)))
@@ -407,7 +407,7 @@ class JobOperations:
                 rows[place] |= outcome
             left[0] -= 1
             if left[0] == 0:
-                notes = [note for _, submission in wanted if (note := self._note(submission.run))]
+                notes = [note for _, submission in wanted if (note := self._note(submission))]
                 reply({"jobs": rows, **(notes[0] if notes else {})})
 
         for place, submission in wanted:
@@ -477,12 +477,20 @@ class JobOperations:
         )
         return submission, told
 
-    def _note(self, run: RunSpec) -> dict[str, str]:
-        """A line where the job's own limits on the host reserve, and limit nothing."""
-        if run.cpus is None and run.host_memory_bytes is None:
-            return {}
+    def _note(self, submission: events.Submission) -> dict[str, str]:
+        """A line about wishes of the job that do not hold as they were named."""
+        run, lines = submission.run, []
         why = self._daemon.jobs.factory.no_limits(run.place)
-        return {} if why is None else {"note": found.JOBS_WITHOUT_LIMITS(why=why)}
+        if why is not None and (run.cpus is not None or run.host_memory_bytes is not None):
+            lines.append(found.JOBS_WITHOUT_LIMITS(why=why))
+        env = self._daemon.state.envs.get(submission.env)
+        yields = env is not None and (
+            submission.task_class or env.quota.task_class
+        ) is TaskClass.BEST_EFFORT
+        if yields and run.signal is not None and run.signal.before_ms > fields.MAX_YIELD_MS:
+            most = format_duration(fields.MAX_YIELD_MS)
+            lines.append(messages.YIELDS_SOONER(most=most))
+        return {"note": relayed("; ".join(lines))} if lines else {}
 
     def _submitter(self, who: Who) -> tuple[int, int, str]:
         """Returns the caller's uid and gid, which the job runs as, and its place.

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from client_plugin.fields import MAX_YIELD_MS
 from client_plugin.messages import attempts
 from client_plugin.messages.form import MessageLine, stated
 from nodemgr.core.model.entities import END_GRACE_MS, Cause, ProcessKey
@@ -218,16 +219,23 @@ class NodeFactory:
             before_ms = found.files.facts().signal_ms if warns else 0
             self._signal(found, WARNS if before_ms else ASKS)
             if before_ms:
-                self._ask_after(found, before_ms)
+                before_ms = self._ask_after(found, before_ms)
             self._insist(found, before_ms + self._grace_ms, why, Cause.OWN)
 
-    def _ask_after(self, attempt: _Attempt, before_ms: int) -> None:
-        """A supervisor of the version before does not hear WARNS; to others this is no news."""
+    def _ask_after(self, attempt: _Attempt, before_ms: int) -> int:
+        """Returns when its TERM is due at the latest.
+
+        A supervisor waits for the whole time of its order, and one of an earlier version does not
+        hear WARNS.
+        """
         if attempt.ask_timer is not None:
             attempt.ask_timer.cancel()
-        attempt.ask_timer = self._loop.call_later(
-            before_ms / 1_000 + RELUCTANCE_S, self._signal, attempt, ASKS
-        )
+        if before_ms <= MAX_YIELD_MS:
+            due_s = before_ms / 1_000 + RELUCTANCE_S
+        else:
+            before_ms, due_s = MAX_YIELD_MS, MAX_YIELD_MS / 1_000
+        attempt.ask_timer = self._loop.call_later(due_s, self._signal, attempt, ASKS)
+        return before_ms
 
     def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
         found = self._attempts.get((job_id, attempt))
