@@ -120,6 +120,10 @@ SUSPENSION_ENDED = Notice(
 NO_LAUNCHER = Message(
     "no job can be started: {why}", "`nodemgr doctor` names the cure; jobs wait meanwhile"
 )
+JOBS_UNLIMITED = Message(
+    "CPUs and host memory of jobs have no limits: {why}",
+    "nodemgr-jobs (`nodemgr setup`) keeps them, with cgroup version 2 and its controllers of both",
+)
 SPARE_TAKES_OVER = Notice("the launcher of jobs has died; a spare one takes over")
 LAUNCHERS_DIED = Message(
     "its launchers have died, and the manager may start no other",

@@ -221,8 +221,8 @@ def test_a_lowered_limit_ends_no_job(make_world: MakeWorld, tmp_path: Path) -> N
     assert (env / "memory.max").read_text() == "4096"
 
 
-def test_without_a_scope_jobs_run_and_the_launcher_reports_it_once(
-    make_world: MakeWorld, tmp_path: Path
+def test_without_a_scope_jobs_run_and_launcher_and_manager_report_it_once(
+    make_world: MakeWorld, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     world = make_world(service=True)
     launcher = world.serve(scope=tmp_path / "nowhere", stderr=subprocess.PIPE)
@@ -233,6 +233,15 @@ def test_without_a_scope_jobs_run_and_the_launcher_reports_it_once(
     _, said = launcher.communicate()
     assert said.decode().count("get no cgroup") == said.count(b"\n") == 1
     assert world.launcher.scope == ""
+    world.serve(scope=tmp_path / "nowhere")
+    world.until(lambda: world.launcher.state()[0])
+    lines = [line for line in capfd.readouterr().err.splitlines() if "have no limits" in line]
+    assert lines[0] == (
+        "nodemgr: CPUs and host memory of jobs have no limits: systemd delegates no cgroup to them"
+        " (journalctl -u nodemgr-jobs); nodemgr-jobs (`nodemgr setup`) keeps them, with cgroup"
+        " version 2 and its controllers of both"
+    )
+    assert [line for line in lines if line.startswith("nodemgr: CPUs")] == lines[:1]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ class Launcher:
         self.scope = ""
         """The directory below which jobs have cgroups; "": they have none."""
         self._controllers: list[str] = []
+        self._is_limit_said = False
         if self._spare:
             self._begin(self._spare.pop())
         elif self._path is not None:
@@ -153,6 +154,7 @@ class Launcher:
         self._loop.add_reader(sock.fileno(), self._read)
         if self._path is None:
             self._is_ours, self._fault = True, ""
+            self._say_limits()
         else:
             self._send("where")
 
@@ -206,8 +208,16 @@ class Launcher:
             elif text.startswith("scope "):
                 self.scope = text.removeprefix("scope ").removeprefix("-")
                 self._controllers = _controllers(self.scope)
+                self._say_limits()
             else:
                 self._heard(text)
+
+    def _say_limits(self) -> None:
+        """One line of a manager whose jobs have no limits."""
+        why = self.no_limits()
+        if why is not None and not self._is_limit_said:
+            self._is_limit_said = True
+            stderr_log.say(log.JOBS_UNLIMITED(why=why))
 
     def _check_place(self, served: str) -> None:
         """Drops a service of another state directory, which could only refuse."""
