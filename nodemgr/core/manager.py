@@ -136,25 +136,20 @@ class Transition:
         self.draft.settle(self.inadmissible)
 
 
-def _match(draft: Draft, event: Match, now_ns: int) -> Set[str]:
+def _match(draft: Draft, event: Match) -> Set[str]:
     figures, are_complete = dict(event.unkept_bytes or {}), event.unkept_bytes is not None
     return matching.match(
-        draft,
-        figures,
-        now_ns,
-        event.wall_ns,
-        are_complete=are_complete,
-        most_starts=matching.MOST_STARTS,
+        draft, figures, are_complete=are_complete, most_starts=matching.MOST_STARTS
     )
 
 
-def _order_all(draft: Draft, event: OrderAll, now_ns: int) -> None:
+def _order_all(draft: Draft, event: OrderAll) -> None:
     for order in event.orders:
-        RULES[type(order)].handler(draft, order, now_ns)
+        RULES[type(order)].handler(draft, order)
 
 
 class _Rule(NamedTuple):
-    handler: Callable[[Draft, Any, int], Set[str] | None]
+    handler: Callable[[Draft, Any], Set[str] | None]
     """Returns the envs that are inadmissible after it; None: as before."""
     must_apply: bool
     """The event reports a fact, or takes something away."""
@@ -268,11 +263,11 @@ def _decided(
     """The draft with the event's changes: made anew without each entry whose decision raises."""
     failed: list[EntryFailed] = []
     while True:
-        draft.now_ns = now_ns
+        draft.now_ns, draft.wall_ns = now_ns, event.wall_ns
         for each in failed:
             set_aside.put(draft, each)
         try:
-            inadmissible = RULES[type(event)].handler(draft, event, now_ns)
+            inadmissible = RULES[type(event)].handler(draft, event)
         except EntryFailed as error:
             if error.entry in [each.entry for each in failed]:
                 raise error.cause from error

@@ -74,7 +74,7 @@ class Preempted:
         self._last: dict[str, tuple[int, str, int]] = {}
         self._make_go = made_to_go._make_go
 
-    def go(self, draft: Draft, task: Task, request: Request, wall_ns: int) -> None:
+    def go(self, draft: Draft, task: Task, request: Request) -> None:
         """Not twice within the exempt time, nor twice for one request: it was served before."""
         now = (draft.now_ns, request.request_id, request.size)
         last = self._last.get(task.job_id or task.task_id)
@@ -85,7 +85,7 @@ class Preempted:
             is_served = there is None or there.resumes or there.size < last[2]
             assert is_served, f"{task} goes again for {last[1]}"
         self._last[task.job_id or task.task_id] = now
-        self._make_go(draft, task, request, wall_ns)
+        self._make_go(draft, task, request)
 
 
 def check(walked: Everything) -> None:

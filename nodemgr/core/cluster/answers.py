@@ -33,7 +33,7 @@ from nodemgr.core.model.entities import Cause, JobState
 from nodemgr.core.model.values import replace
 
 
-def synced(draft: ClusterDraft, event: events.Synced, now_ns: int) -> None:
+def synced(draft: ClusterDraft, event: events.Synced) -> None:
     node = draft.nodes.get(event.node)
     if node is None:
         return
@@ -52,10 +52,10 @@ def synced(draft: ClusterDraft, event: events.Synced, now_ns: int) -> None:
     draft.nodes.put(node.name, now)
     draft.sessions.put(node.name, (event.session, 0))
     _forget_words_of(draft, node.name)
-    _take(draft, node.name, event.answers, now_ns)
+    _take(draft, node.name, event.answers)
 
 
-def report(draft: ClusterDraft, event: events.NodeReport, now_ns: int) -> None:
+def report(draft: ClusterDraft, event: events.NodeReport) -> None:
     session = draft.sessions.get(event.node)
     node = draft.nodes.get(event.node)
     if node is None or session is None or session[0] != event.session:
@@ -66,10 +66,10 @@ def report(draft: ClusterDraft, event: events.NodeReport, now_ns: int) -> None:
     draft.nodes.put(
         node.name, replace(node, number=event.number, gpus=event.gpus, others=event.others)
     )
-    _take(draft, node.name, event.answers, now_ns)
+    _take(draft, node.name, event.answers)
 
 
-def silent(draft: ClusterDraft, event: events.Silent, _now_ns: int) -> None:
+def silent(draft: ClusterDraft, event: events.Silent) -> None:
     """Its assignments stay: they are unknown until it speaks."""
     session = draft.sessions.get(event.node)
     if session is not None and session[0] == event.session:
@@ -95,26 +95,26 @@ def below(draft: ClusterDraft, node: str) -> int:
     return min(unanswered, default=draft.head.number + 1)
 
 
-def _take(draft: ClusterDraft, node: str, answers: Iterable[NodeAnswer], now_ns: int) -> None:
-    acknowledged = [answer.key for answer in answers if _one(draft, node, answer, now_ns)]
+def _take(draft: ClusterDraft, node: str, answers: Iterable[NodeAnswer]) -> None:
+    acknowledged = [answer.key for answer in answers if _one(draft, node, answer)]
     if acknowledged:
         draft.effects.append(Acknowledge(node, tuple(acknowledged), below(draft, node)))
 
 
-def _one(draft: ClusterDraft, node: str, answer: NodeAnswer, now_ns: int) -> bool:
+def _one(draft: ClusterDraft, node: str, answer: NodeAnswer) -> bool:
     """Whether the answer is an end that the head has stored with this step."""
     row = draft.assignments.get(answer.number)
     if row is None or (row.key, row.node) != (answer.key, node):
         return _of_no_assignment(draft, node, answer)
     if answer.over:
-        _settle(draft, row, answer, now_ns)
+        _settle(draft, row, answer)
         return True
     if answer.confirmed:
         draft.to_confirm.drop(row.key)
     else:
         draft.to_confirm.put(row.key, node)
     job = draft.jobs[row.job_id]
-    began_ns = now_ns if answer.began and row.began_ns is None else row.began_ns
+    began_ns = draft.now_ns if answer.began and row.began_ns is None else row.began_ns
     draft.put_assignment(replace(row, answered=True, began_ns=began_ns))
     if answer.began and job.stage is ClusterStage.ASSIGNED:
         draft.move(job, StageEvent.BEGAN, ClusterStage.RUNNING)
@@ -132,7 +132,7 @@ def _of_no_assignment(draft: ClusterDraft, node: str, answer: NodeAnswer) -> boo
 # -- an end --
 
 
-def _settle(draft: ClusterDraft, row: GivenJob, answer: NodeAnswer, now_ns: int) -> None:
+def _settle(draft: ClusterDraft, row: GivenJob, answer: NodeAnswer) -> None:
     draft.drop_assignment(row)
     job = replace(draft.jobs[row.job_id], assigned=None)
     if not answer.began:
@@ -146,7 +146,7 @@ def _settle(draft: ClusterDraft, row: GivenJob, answer: NodeAnswer, now_ns: int)
         else:
             _over(draft, job, ClusterStage.WITHDRAWN, row, answer)
     else:
-        _failed(draft, replace(job, then=None), row, answer, now_ns)
+        _failed(draft, replace(job, then=None), row, answer)
 
 
 def _not_begun(draft: ClusterDraft, job: ClusterJob, row: GivenJob, answer: NodeAnswer) -> None:
@@ -175,17 +175,15 @@ def _over(
     draft.end(job, StageEvent.END, stage, ended)
 
 
-def _failed(
-    draft: ClusterDraft, job: ClusterJob, row: GivenJob, answer: NodeAnswer, now_ns: int
-) -> None:
+def _failed(draft: ClusterDraft, job: ClusterJob, row: GivenJob, answer: NodeAnswer) -> None:
     """As on a node (core/model/endings.py): the cause says what follows."""
     follows = endings.NEXT[answer.cause or Cause.OWN]
     if follows is endings.Next.RETURN:
         draft.move(job, StageEvent.END, ClusterStage.QUEUED)
     elif follows is endings.Next.PAUSE:
-        ran_ns = 0 if row.began_ns is None else now_ns - row.began_ns
+        ran_ns = 0 if row.began_ns is None else draft.now_ns - row.began_ns
         count = endings.interruptions(draft.config, job.interruptions, ran_ns)
-        resumes_ns = now_ns + endings.pause_ns(draft.config, count)
+        resumes_ns = draft.now_ns + endings.pause_ns(draft.config, count)
         draft.move(
             job, StageEvent.END, ClusterStage.PAUSED, interruptions=count, resumes_ns=resumes_ns
         )
@@ -195,7 +193,7 @@ def _failed(
             StageEvent.END,
             ClusterStage.QUEUED,
             restarts=job.restarts + 1,
-            queued_ns=draft.stamp(now_ns),
+            queued_ns=draft.stamp(),
         )
     else:
         _over(draft, job, ClusterStage.FAILED, row, answer)

@@ -16,7 +16,7 @@ from nodemgr.core.cluster.events import Acknowledge, ClusterEvent
 from nodemgr.core.cluster.state import ClusterDraft, ClusterState, StoredRow
 from nodemgr.core.model.values import value
 
-RULES: dict[type, Callable[[ClusterDraft, Any, int], None]] = {
+RULES: dict[type, Callable[[ClusterDraft, Any], None]] = {
     events.SetEnv: orders.set_env,
     events.Submit: orders.submit,
     events.Withdraw: orders.withdraw,
@@ -45,6 +45,6 @@ class ClusterTransition:
 
 
 def step(state: ClusterState, event: ClusterEvent, now_ns: int) -> ClusterTransition:
-    draft = ClusterDraft(state)
-    RULES[type(event)](draft, event, now_ns)
+    draft = ClusterDraft(state, now_ns)
+    RULES[type(event)](draft, event)
     return ClusterTransition(draft.saved(), draft.effects, draft)

@@ -19,24 +19,24 @@ from nodemgr.core.cluster.state import ClusterDraft
 from nodemgr.core.model.values import replace
 
 
-def set_env(draft: ClusterDraft, event: events.SetEnv, _now_ns: int) -> None:
+def set_env(draft: ClusterDraft, event: events.SetEnv) -> None:
     """A total that is lowered takes nothing away: jobs wait until it has room again."""
     draft.envs.put(event.name, ClusterEnv(event.name, event.gpus))
 
 
-def submit(draft: ClusterDraft, event: events.Submit, now_ns: int) -> None:
+def submit(draft: ClusterDraft, event: events.Submit) -> None:
     """The caller has judged it; the id is j and the head's count of jobs."""
     number = draft.head.job + 1
     draft.put_head(replace(draft.head, job=number))
     draft.put_new_job(
         ClusterJob(
             f"j{number}", event.env, event.user, event.gpus, event.time_limit_ms,
-            event.max_restarts, draft.stamp(now_ns),
+            event.max_restarts, draft.stamp(),
         )
     )  # fmt: skip
 
 
-def withdraw(draft: ClusterDraft, event: events.Withdraw, _now_ns: int) -> None:
+def withdraw(draft: ClusterDraft, event: events.Withdraw) -> None:
     job = draft.jobs.get(event.job_id)
     if job is None:
         return
@@ -47,12 +47,12 @@ def withdraw(draft: ClusterDraft, event: events.Withdraw, _now_ns: int) -> None:
     draft.end(job, StageEvent.WITHDRAW, ClusterStage.WITHDRAWN, over)
 
 
-def add_node(draft: ClusterDraft, event: events.AddNode, _now_ns: int) -> None:
+def add_node(draft: ClusterDraft, event: events.AddNode) -> None:
     if event.name not in draft.nodes:
         draft.nodes.put(event.name, ClusterNode(event.name, "", "", 0, 0))
 
 
-def drain(draft: ClusterDraft, event: events.DrainNode, _now_ns: int) -> None:
+def drain(draft: ClusterDraft, event: events.DrainNode) -> None:
     node = draft.nodes.get(event.name)
     if node is None:
         return
@@ -68,13 +68,13 @@ def ask_back(draft: ClusterDraft, job: ClusterJob) -> None:
     draft.move(job, StageEvent.STOP, ClusterStage.STOPPING, then=ClusterStage.QUEUED)
 
 
-def resume(draft: ClusterDraft, event: events.ResumeNode, _now_ns: int) -> None:
+def resume(draft: ClusterDraft, event: events.ResumeNode) -> None:
     node = draft.nodes.get(event.name)
     if node is not None:
         draft.nodes.put(node.name, replace(node, drained=False))
 
 
-def lost(draft: ClusterDraft, event: events.NodeLost, _now_ns: int) -> None:
+def lost(draft: ClusterDraft, event: events.NodeLost) -> None:
     """Its assignments are over by a person's word. If it comes back, it is told to end them.
 
     A node that speaks is not lost; only what it had before it lost its store is.
@@ -93,7 +93,7 @@ def lost(draft: ClusterDraft, event: events.NodeLost, _now_ns: int) -> None:
             draft.move(job, StageEvent.NODE_LOST, ClusterStage.QUEUED, then=None, assigned=None)
 
 
-def tick(draft: ClusterDraft, _event: events.ClockMoved, now_ns: int) -> None:
+def tick(draft: ClusterDraft, _event: events.ClockMoved) -> None:
     for job in list(draft.jobs.values()):
-        if job.stage is ClusterStage.PAUSED and (job.resumes_ns or 0) <= now_ns:
+        if job.stage is ClusterStage.PAUSED and (job.resumes_ns or 0) <= draft.now_ns:
             draft.move(job, StageEvent.PAUSE_OVER, ClusterStage.QUEUED, resumes_ns=None)

@@ -120,12 +120,12 @@ class Room:
 class ClusterPass:
     """The rooms of one pass, and what it has found so far."""
 
-    def __init__(self, draft: ClusterDraft, now_ns: int) -> None:
-        self.draft, self.now_ns = draft, now_ns
+    def __init__(self, draft: ClusterDraft) -> None:
+        self.draft = draft
         self.rooms: dict[str, Room] = {}
         for node in draft.nodes.values():
             if node.name in draft.sessions and not node.drained:
-                room = self.rooms[node.name] = Room(node, now_ns)
+                room = self.rooms[node.name] = Room(node, draft.now_ns)
                 room.holds(draft.at(node.name))
         self.by_free: dict[int, dict[str, Room]] = {}
         for name in sorted(self.rooms):
@@ -159,7 +159,7 @@ class ClusterPass:
     def occupy(self, room: Room, job: ClusterJob | GivenJob) -> None:
         """Its GPUs are taken from now on."""
         del self.by_free[room.free][room.node.name]
-        room.take(job.gpus, self.now_ns, limit_ns(job))
+        room.take(job.gpus, self.draft.now_ns, limit_ns(job))
         room.free -= job.gpus
         self.by_free.setdefault(room.free, {})[room.node.name] = room
 
@@ -209,10 +209,10 @@ class ClusterPass:
         return found
 
 
-def run(draft: ClusterDraft, _event: events.Pass, now_ns: int) -> None:
+def run(draft: ClusterDraft, _event: events.Pass) -> None:
     if draft.head.is_copy:
         return
-    going = ClusterPass(draft, now_ns)
+    going = ClusterPass(draft)
     _ahead_of_time(draft, going)
     walk = draft.state.queue.walk()
     for job_id in walk:

@@ -72,8 +72,10 @@ class ClusterState:
 class ClusterDraft:
     """A state as one step would leave it."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, now_ns: int = 0) -> None:
         self.state, self.config = state, state.config
+        self.now_ns = now_ns
+        """Time of the step."""
         self.changed: list[Table] = []
         self.counters = Overlay(state.counters, self.changed)
         self.envs = Overlay(state.envs, self.changed)
@@ -97,9 +99,9 @@ class ClusterDraft:
     def put_head(self, head: Counters) -> None:
         self.counters.put("", head)
 
-    def stamp(self, now_ns: int) -> int:
+    def stamp(self) -> int:
         """A place at the end of the queue."""
-        stamp_ns = max(now_ns, self.head.stamp_ns + 1)
+        stamp_ns = max(self.now_ns, self.head.stamp_ns + 1)
         self.put_head(replace(self.head, stamp_ns=stamp_ns))
         return stamp_ns
 

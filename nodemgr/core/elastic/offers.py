@@ -35,9 +35,7 @@ class Hungry(NamedTuple):
         return part, self.task.since_ns, int(self.task.task_id[1:])
 
 
-def give(
-    draft: Draft, reserved: Collection[Uuid], waiting_envs: Collection[str], wall_ns: int
-) -> None:
+def give(draft: Draft, reserved: Collection[Uuid], waiting_envs: Collection[str]) -> None:
     """Offers each GPU that is idle for long enough.
 
     `reserved`: GPUs of waiting requests. `waiting_envs`: envs with requests that wait for their own
@@ -64,7 +62,7 @@ def give(
             draft.at_latest(RESIZES, ripe_ns)
         else:
             draft.calm_since.drop(gpu.uuid)
-            resizing.grow(draft, chosen.task, gpu.uuid, wall_ns)
+            resizing.grow(draft, chosen.task, gpu.uuid)
             hungry, found = _after(draft, hungry, chosen.task.env), {}
     if any(uuid in draft.calm_since for uuid in draft.gpus):
         for task_id in draft.elastics:

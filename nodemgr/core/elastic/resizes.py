@@ -12,7 +12,7 @@ from nodemgr.core.state import elastic_leases
 from nodemgr.core.state.draft import Draft
 
 
-def settle(draft: Draft, scheduling_pass: SchedulingPass, wall_ns: int) -> None:
+def settle(draft: Draft, scheduling_pass: SchedulingPass) -> None:
     """Called after each pass, once all requests are served that can be."""
     _forget_leaving(draft)
     if not elastic_leases.any_there(draft):
@@ -23,7 +23,7 @@ def settle(draft: Draft, scheduling_pass: SchedulingPass, wall_ns: int) -> None:
     recalls.apply(draft, found)
     reserved = {*scheduling_pass.reserved, *scheduling_pass.held, *found.claimed, *found.reserved}
     waiting = {*scheduling_pass.turns, *scheduling_pass.full, *scheduling_pass.passed}
-    offers.give(draft, reserved, waiting | scheduling_pass.left_out, wall_ns)
+    offers.give(draft, reserved, waiting | scheduling_pass.left_out)
 
 
 def _forget_leaving(draft: Draft) -> None:

@@ -17,7 +17,7 @@ from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.elastic_leases import HeldGpu
 
 
-def said(draft: Draft, event: ElasticWord, now_ns: int) -> None:
+def said(draft: Draft, event: ElasticWord) -> None:
     """A word of the leader; any other process is refused."""
     caller = event.caller
     found = process_events.held(draft, caller)
@@ -32,9 +32,9 @@ def said(draft: Draft, event: ElasticWord, now_ns: int) -> None:
         _accepted(draft, lease, event.uuid)
     elif event.word is Word.DECLINED:
         if event.uuid in lease.offered:
-            _give_back(draft, task, lease, event, messages.OFFER_DECLINED(), now_ns)
+            _give_back(draft, task, lease, event, messages.OFFER_DECLINED())
     elif event.uuid in lease.arrivals and len(task.gpus) > 1:
-        _give_back(draft, task, lease, event, _why_left(draft, task.env, lease, event.uuid), now_ns)
+        _give_back(draft, task, lease, event, _why_left(draft, task.env, lease, event.uuid))
     draft.emit(effects.SendAck(caller.connection, event.rid))
 
 
@@ -54,10 +54,8 @@ def _why_left(draft: Draft, env: str, lease: ElasticLease, uuid: Uuid) -> str:
     return messages.LEFT_BY_ITSELF()
 
 
-def _give_back(
-    draft: Draft, task: Task, lease: ElasticLease, event: ElasticWord, why: str, now_ns: int
-) -> None:
+def _give_back(draft: Draft, task: Task, lease: ElasticLease, event: ElasticWord, why: str) -> None:
     is_recalled = event.uuid in [recall.uuid for recall in lease.recalls]
-    resizing.shrink(draft, task, event.uuid, why, now_ns, event.wall_ns)
+    resizing.shrink(draft, task, event.uuid, why)
     if not is_recalled and task.task_id in draft.elastics:
-        draft.declined_until.put(task.task_id, now_ns + DECLINED_MS * MS)
+        draft.declined_until.put(task.task_id, draft.now_ns + DECLINED_MS * MS)

@@ -19,7 +19,7 @@ from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
 
 
-def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:
+def set_quota(draft: Draft, event: SetQuota) -> None:
     """Live: GPUs from the next request, memory from the next allocation of a running task.
 
     Waiting requests that it does not admit wait until it is raised (scheduler/admission.py).
@@ -42,7 +42,7 @@ def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:
     draft.wake_scheduler()
 
 
-def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
+def remove_quota(draft: Draft, event: RemoveQuota) -> None:
     reason = messages.QUOTA_REMOVED(env=event.env, by=event.by)
     if event.env not in draft.envs:
         return
@@ -51,13 +51,11 @@ def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
         for request in draft.requests.values()
         if request.env == event.env and request.job_id is None
     ]:
-        waiting.refuse(draft, request, DenyCode.UNKNOWN_ENV, reason, now_ns)
+        waiting.refuse(draft, request, DenyCode.UNKNOWN_ENV, reason)
     for task_id in list(draft.env_tasks.members(event.env)):
         task = draft.tasks[task_id]
-        leasing.fence(
-            draft, task, LeaseEnd.QUOTA_REMOVED, reason, now_ns, event.wall_ns, by=event.by
-        )
-    job_actions.environment_removed(draft, event.env, reason, now_ns, event.wall_ns)
+        leasing.fence(draft, task, LeaseEnd.QUOTA_REMOVED, reason, by=event.by)
+    job_actions.environment_removed(draft, event.env, reason)
     draft.envs.drop(event.env)
     draft.emit(effects.EnvChanged(event.env))
     draft.publish("quota.removed", {"env": event.env, "by": event.by})
@@ -91,7 +89,7 @@ def to_release(state: State, name: str, env: str | None) -> str | None:
     return None if row is None or env not in (None, row.env) else row_id
 
 
-def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
+def release_task(draft: Draft, event: ReleaseTask) -> None:
     """A lease, or a waiting request, of that id.
 
     Of another env than the asking user's, or unknown: nothing happens. A job goes with its lease or
@@ -106,15 +104,15 @@ def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
         else draft.jobs[row.job_id]
     )
     if job is not None:
-        job_actions.withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
+        job_actions.withdraw_one(draft, job, event.by)
     elif task is not None and event.env in (None, task.env):
         why = reasons.taken_back(event.by)
-        leasing.fence(draft, task, LeaseEnd.TAKEN_BACK, why, now_ns, event.wall_ns, by=event.by)
+        leasing.fence(draft, task, LeaseEnd.TAKEN_BACK, why, by=event.by)
     elif request is not None and event.env in (None, request.env):
-        waiting.refuse(draft, request, DenyCode.RELEASED, reasons.taken_out(event.by), now_ns)
+        waiting.refuse(draft, request, DenyCode.RELEASED, reasons.taken_out(event.by))
 
 
-def gpus_changed(draft: Draft, event: GpusChanged, now_ns: int) -> None:
+def gpus_changed(draft: Draft, event: GpusChanged) -> None:
     """Take the whole inventory.
 
     A GPU that is missing or ill stays known, and its leases stay the tasks' until they end. Until
@@ -142,14 +140,14 @@ def gpus_changed(draft: Draft, event: GpusChanged, now_ns: int) -> None:
                 lost.append(changed)
     # all at once is the driver's end, and a drained one may be taken out on purpose
     failed = [gpu for gpu in lost if any_answers and not gpu.drained]
-    gpu_records.vanished(draft, failed, now_ns, event.wall_ns)
+    gpu_records.vanished(draft, failed)
     for gpu in lost:
-        jobs.blame(draft, gpu.uuid, now_ns, event.wall_ns)
+        jobs.blame(draft, gpu.uuid)
     _add(draft, [gpu for uuid, gpu in seen.items() if uuid not in draft.gpus])
     # those without a record are new ones, or of an older version's store
     new = [uuid for uuid in draft.gpus if uuid not in draft.gpu_records or uuid not in before]
     if new:
-        gpu_records.begin(draft, new, now_ns, event.wall_ns)
+        gpu_records.begin(draft, new)
 
 
 def _publish_health(draft: Draft, gpu: Gpu) -> None:

@@ -67,7 +67,7 @@ def ended(draft: Draft, job: Job) -> None:
         draft.unconfirmed.drop(job.job_id)
 
 
-def acknowledge(draft: Draft, event: AcknowledgeEnds, _now_ns: int) -> None:
+def acknowledge(draft: Draft, event: AcknowledgeEnds) -> None:
     """The head has stored these ends. A job without an end is not acknowledged.
 
     An answer goes once its number is below: until then its key may arrive again.

@@ -75,21 +75,21 @@ class Finding:
     """The bytes that its env may use of this GPU."""
 
 
-def audited(draft: Draft, event: Audited, now_ns: int) -> None:
+def audited(draft: Draft, event: Audited) -> None:
     """Handles one reading of the driver."""
     exported.settle(draft, event)
     findings, unbooked = examine(draft, event)
     _count(draft, event, unbooked)
     for finding in findings:
-        _note(draft, finding, now_ns)
+        _note(draft, finding)
     found = {(finding.seen.process, finding.seen.uuid) for finding in findings}
     for key, violation in [(key, draft.violations[key]) for key in draft.violations]:
         if violation.offence in OF_COMPUTE:
             continue
         if key in found:
-            act(draft, violation, now_ns, event.wall_ns)
+            act(draft, violation)
         elif violation.uuid in event.read or violation.uuid not in draft.gpus:
-            fade(draft, violation, now_ns)
+            fade(draft, violation)
 
 
 def is_news(book: AuditTables, event: Audited) -> bool:
@@ -236,25 +236,27 @@ def _count(draft: Draft, event: Audited, unbooked: dict[Uuid, int]) -> None:
                 draft.wake_scheduler()
 
 
-def _note(draft: Draft, finding: Finding, now_ns: int) -> None:
+def _note(draft: Draft, finding: Finding) -> None:
     seen = finding.seen
     before = draft.violations.get((seen.process, seen.uuid))
     if before is None or before.offence is not finding.offence:
-        before = Violation(finding.offence, seen.uuid, seen.process, seen.pid, seen.command, now_ns)
+        before = Violation(
+            finding.offence, seen.uuid, seen.process, seen.pid, seen.command, draft.now_ns
+        )
     noted = replace(
         before,
         env=seen.env,
         task_id=finding.task_id,
         memory_bytes=seen.memory_bytes,
         allowed_bytes=finding.allowed_bytes,
-        last_ns=now_ns,
+        last_ns=draft.now_ns,
     )
     draft.violations.put((seen.process, seen.uuid), noted)
 
 
-def fade(draft: Draft, violation: Violation, now_ns: int) -> None:
+def fade(draft: Draft, violation: Violation) -> None:
     """Drops a violation that this reading lacks; a reported one only if a second one agrees."""
-    if violation.told and now_ns - violation.last_ns < draft.config.beat_ms * MS:
+    if violation.told and draft.now_ns - violation.last_ns < draft.config.beat_ms * MS:
         return
     draft.violations.drop((violation.process, violation.uuid))
     if violation.told and violation.uuid in draft.gpus:
@@ -267,10 +269,10 @@ def policy(book: AuditTables, env: str | None) -> str:
     return "warn" if row is None else row.quota.enforce or book.config.enforce
 
 
-def act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
+def act(draft: Draft, violation: Violation) -> None:
     """Reports it and applies the policy, once it is certain."""
     is_proven = violation.offence is Offence.GARBLED_GATE
-    if not is_proven and now_ns - violation.since_ns < draft.config.beat_ms * MS:
+    if not is_proven and draft.now_ns - violation.since_ns < draft.config.beat_ms * MS:
         return  # a race between driver and ledger looks the same
     enforce = policy(draft, violation.env)
     if violation.done != enforce:
@@ -281,7 +283,7 @@ def act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
             violation,
             told=True,
             done=enforce,
-            term_ns=now_ns if enforce == "kill" else None,
+            term_ns=draft.now_ns if enforce == "kill" else None,
             killed=False,
         )
         draft.violations.put((violation.process, violation.uuid), acted)
@@ -289,11 +291,11 @@ def act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
         draft.publish(
             "audit.violation", {**_fields(draft, violation), "enforce": enforce, "action": action}
         )
-        _ACTIONS[action](draft, violation, now_ns, wall_ns)
+        _ACTIONS[action](draft, violation)
     elif (
         enforce == "kill"
         and not violation.killed
-        and now_ns - (violation.term_ns or now_ns) >= draft.config.enforce_grace_ms * MS
+        and draft.now_ns - (violation.term_ns or draft.now_ns) >= draft.config.enforce_grace_ms * MS
     ):
         draft.violations.put((violation.process, violation.uuid), replace(violation, killed=True))
         draft.emit(effects.Kill(violation.process, violation.pid))
@@ -309,18 +311,18 @@ def _action(draft: Draft, violation: Violation, enforce: str) -> str:
     return "warned" if enforce == "warn" and violation.process in draft.connections else "none"
 
 
-def _nothing(_draft: Draft, _violation: Violation, _now_ns: int, _wall_ns: int) -> None:
+def _nothing(_draft: Draft, _violation: Violation) -> None:
     """Does nothing: there is no channel to the process, or no task to fence."""
 
 
-def _warn(draft: Draft, violation: Violation, _now_ns: int, _wall_ns: int) -> None:
+def _warn(draft: Draft, violation: Violation) -> None:
     """Sends one line to the process's stderr, through its lease."""
     connection = draft.connections.get(violation.process)
     if connection is not None:
         draft.emit(effects.SendNote(connection, reasons.audit_note(draft, violation)))
 
 
-def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
+def _fence(draft: Draft, violation: Violation) -> None:
     """Fences the whole lease of its task; stops the job if the task is a job's."""
     task = draft.tasks[violation.task_id or ""]
     if task.job_id is not None:
@@ -329,11 +331,11 @@ def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> Non
             jobs.stop(draft, job, JobState.FAILED, reasons.audit_note(draft, violation))
         return
     why = reasons.audit_note(draft, violation)
-    leasing.fence(draft, task, LeaseEnd.AUDIT, why, now_ns, wall_ns, by="the audit")
+    leasing.fence(draft, task, LeaseEnd.AUDIT, why, by="the audit")
 
 
-def _ask_to_end(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
-    _warn(draft, violation, now_ns, wall_ns)
+def _ask_to_end(draft: Draft, violation: Violation) -> None:
+    _warn(draft, violation)
     draft.emit(effects.Kill(violation.process, violation.pid, gently=True))
 
 

@@ -53,17 +53,17 @@ MAX_AWAY = 64
 # The records.
 
 
-def begin(draft: Draft, uuids: Sequence[Uuid], now_ns: int, wall_ns: int) -> None:
+def begin(draft: Draft, uuids: Sequence[Uuid]) -> None:
     """These GPUs are seen for the first time, or come back after a restart without them."""
-    service_ns = _stamp(draft, now_ns)
+    service_ns = _stamp(draft)
     for uuid in uuids:
         known = draft.gpu_records.get(uuid)
         if known is None:
-            draft.gpu_records.put(uuid, GpuRecord(uuid, service_ns, wall_ns))
+            draft.gpu_records.put(uuid, GpuRecord(uuid, service_ns, draft.wall_ns))
         elif known.drained_by:
             draft.put_gpu(replace(draft.gpus[uuid], drained=True))
     _bound(draft)
-    estimate(draft, now_ns)
+    estimate(draft)
 
 
 def _bound(draft: Draft) -> None:
@@ -82,23 +82,23 @@ def forget(draft: Draft, uuids: Sequence[Uuid]) -> None:
         draft.gpu_records.drop(uuid)
 
 
-def _stamp(draft: Draft, now_ns: int) -> int:
+def _stamp(draft: Draft) -> int:
     """The service clock's time, which is stored with the step."""
-    service_ns = draft.state.service_now(now_ns)
+    service_ns = draft.state.service_now(draft.now_ns)
     draft.counters.put(SERVICE, max(service_ns, draft.counters.get(SERVICE) or 0))
     return service_ns
 
 
-def service_time(draft: Draft, _event: ServiceTime, now_ns: int) -> None:
-    _stamp(draft, now_ns)
-    estimate(draft, now_ns)
+def service_time(draft: Draft, _event: ServiceTime) -> None:
+    _stamp(draft)
+    estimate(draft)
 
 
-def estimate(draft: Draft, now_ns: int) -> None:
+def estimate(draft: Draft) -> None:
     """Writes the outlook of all GPUs; none where no failure is recorded."""
     for uuid in list(draft.outlook):
         draft.outlook.drop(uuid)
-    tracks = tracks_of(draft, now_ns)
+    tracks = tracks_of(draft)
     last: dict[Uuid, int] = {}
     for row in draft.failures.values():
         if row.uuid not in tracks:
@@ -112,9 +112,9 @@ def estimate(draft: Draft, now_ns: int) -> None:
         draft.outlook.put(uuid, known)
 
 
-def tracks_of(draft: Draft, now_ns: int) -> dict[Uuid, rates.Track]:
+def tracks_of(draft: Draft) -> dict[Uuid, rates.Track]:
     """The record of each GPU, as rates are learned from it."""
-    service_ns = draft.state.service_now(now_ns)
+    service_ns = draft.state.service_now(draft.now_ns)
     ages: dict[Uuid, list[float]] = {}
     for row in draft.failures.values():
         ages.setdefault(row.uuid, []).append((service_ns - row.service_ns) / HOUR_NS)
@@ -132,30 +132,30 @@ def tracks_of(draft: Draft, now_ns: int) -> dict[Uuid, rates.Track]:
 # Failures.
 
 
-def fault(draft: Draft, event: GpuFault, now_ns: int) -> None:
+def fault(draft: Draft, event: GpuFault) -> None:
     """An event of the driver about the hardware."""
     gpu = draft.gpus.get(event.uuid)
     if gpu is None:
         return
     known = of_gpu(draft, gpu.uuid)
-    if _record(draft, gpu, known, event.kind, event.detail, now_ns, event.wall_ns):
+    if _record(draft, gpu, known, event.kind, event.detail):
         _notify(draft, gpu, event.detail)
-    estimate(draft, now_ns)
-    jobs.blame(draft, gpu.uuid, now_ns, event.wall_ns)
+    estimate(draft)
+    jobs.blame(draft, gpu.uuid)
 
 
-def vanished(draft: Draft, gpus: Sequence[Gpu], now_ns: int, wall_ns: int) -> None:
+def vanished(draft: Draft, gpus: Sequence[Gpu]) -> None:
     """The driver shows others, and no longer these. Their tasks are told of the loss."""
     if not gpus:
         return
     known = by_gpu(draft)
     for gpu in gpus:
         rows = known.get(gpu.uuid, [])
-        _record(draft, gpu, rows, FailureKind.VANISHED, messages.VANISHED(), now_ns, wall_ns)
-    estimate(draft, now_ns)
+        _record(draft, gpu, rows, FailureKind.VANISHED, messages.VANISHED())
+    estimate(draft)
 
 
-def report(draft: Draft, event: ReportFailure, now_ns: int) -> None:
+def report(draft: Draft, event: ReportFailure) -> None:
     """A failure by the word of an administrator: a failure of its own."""
     gpu = draft.gpus.get(event.uuid)
     if gpu is None:
@@ -166,28 +166,20 @@ def report(draft: Draft, event: ReportFailure, now_ns: int) -> None:
         else messages.REPORTED_FAILURE_PLAINLY(by=event.by)
     )
     known = of_gpu(draft, gpu.uuid)
-    _record(draft, gpu, known, FailureKind.REPORTED, line, now_ns, event.wall_ns, by=event.by)
+    _record(draft, gpu, known, FailureKind.REPORTED, line, by=event.by)
     _notify(draft, gpu, line)
-    estimate(draft, now_ns)
-    jobs.blame(draft, gpu.uuid, now_ns, event.wall_ns)
+    estimate(draft)
+    jobs.blame(draft, gpu.uuid)
 
 
 def _record(
-    draft: Draft,
-    gpu: Gpu,
-    known: list[Failure],
-    kind: FailureKind,
-    detail: str,
-    now_ns: int,
-    wall_ns: int,
-    *,
-    by: str = "",
+    draft: Draft, gpu: Gpu, known: list[Failure], kind: FailureKind, detail: str, *, by: str = ""
 ) -> bool:
     """Records the evidence beside the GPU's `known` failures. Returns whether it is a new one.
 
     The caller writes the outlook (estimate).
     """
-    service_ns, line = _stamp(draft, now_ns), detail[:MAX_EVIDENCE_CHARACTERS]
+    service_ns, line = _stamp(draft), detail[:MAX_EVIDENCE_CHARACTERS]
     last = known[-1] if known else None
     if last is not None and not by and service_ns - last.last_service_ns < FAILURE_GAP_NS:
         evidence = last.evidence
@@ -201,7 +193,7 @@ def _record(
     for row in known[: max(0, len(known) + 1 - MAX_FAILURES)]:
         draft.failures.drop(row.failure_id)
     failure_id = f"f{draft.count(FAILURES)}"
-    new = Failure(failure_id, gpu.uuid, kind, wall_ns, service_ns, (line,), service_ns, by)
+    new = Failure(failure_id, gpu.uuid, kind, draft.wall_ns, service_ns, (line,), service_ns, by)
     draft.failures.put(failure_id, new)
     more = {"kind": kind.value, "evidence": line, "by": by}
     draft.publish("gpu.failed", {**_facts(draft, gpu), "failure": failure_id, **more})
@@ -260,18 +252,18 @@ def _drain(draft: Draft, gpu: Gpu, by: str, why: MessageLine | str) -> None:
     draft.wake_scheduler()
 
 
-def drain(draft: Draft, event: DrainGpu, now_ns: int) -> None:
+def drain(draft: Draft, event: DrainGpu) -> None:
     gpu = draft.gpus.get(event.uuid)
     if gpu is not None and (not gpu.drained or event.note):
-        _stamp(draft, now_ns)
+        _stamp(draft)
         _drain(draft, gpu, event.by, event.note[:MAX_EVIDENCE_CHARACTERS])
 
 
-def resume(draft: Draft, event: ResumeGpu, now_ns: int) -> None:
+def resume(draft: Draft, event: ResumeGpu) -> None:
     gpu = draft.gpus.get(event.uuid)
     if gpu is None or not gpu.drained:
         return
-    _stamp(draft, now_ns)
+    _stamp(draft)
     record = draft.gpu_records[gpu.uuid]
     draft.put_gpu(replace(gpu, drained=False))
     draft.gpu_records.put(gpu.uuid, replace(record, drained_by="", why="", flapped=False))
@@ -279,7 +271,7 @@ def resume(draft: Draft, event: ResumeGpu, now_ns: int) -> None:
     draft.wake_scheduler()
 
 
-def repair(draft: Draft, event: RepairGpu, now_ns: int) -> None:
+def repair(draft: Draft, event: RepairGpu) -> None:
     """A new record begins: the GPU is another one, as far as failures go."""
     gpu = draft.gpus.get(event.uuid)
     if gpu is None:
@@ -287,11 +279,11 @@ def repair(draft: Draft, event: RepairGpu, now_ns: int) -> None:
     failures = of_gpu(draft, gpu.uuid)
     for row in failures:
         draft.failures.drop(row.failure_id)
-    service_ns, note = _stamp(draft, now_ns), event.note[:MAX_EVIDENCE_CHARACTERS]
+    service_ns, note = _stamp(draft), event.note[:MAX_EVIDENCE_CHARACTERS]
     draft.gpu_records.put(gpu.uuid, GpuRecord(gpu.uuid, service_ns, event.wall_ns, why=note))
     if gpu.drained:
         draft.put_gpu(replace(gpu, drained=False))
         draft.wake_scheduler()
-    estimate(draft, now_ns)
+    estimate(draft)
     more = {"by": event.by, "note": note, "failures": len(failures)}
     draft.publish("gpu.repaired", {**_facts(draft, gpu), **more})

@@ -174,23 +174,23 @@ def _split_off(draft: Draft, element: Job) -> Job:
     return draft.split_off(draft.jobs[job_ids.array_of(element.job_id) or ""], element.job_id)
 
 
-def withdraw(draft: Draft, event: WithdrawJob, now_ns: int) -> None:
+def withdraw(draft: Draft, event: WithdrawJob) -> None:
     for job in _concerned(draft, event):
-        withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
+        withdraw_one(draft, job, event.by)
 
 
-def withdraw_one(draft: Draft, job: Job, by: str, now_ns: int, wall_ns: int) -> None:
-    job = jobs.noted(job, wall_ns, by, messages.WAS_WITHDRAWN())
+def withdraw_one(draft: Draft, job: Job, by: str) -> None:
+    job = jobs.noted(job, draft.wall_ns, by, messages.WAS_WITHDRAWN())
     why = messages.WITHDRAWN_BY(by=by)
     if job.state in WAITING:
-        jobs.finish(draft, job, JobEvent.WITHDRAW, JobState.WITHDRAWN, why, now_ns, wall_ns)
+        jobs.finish(draft, job, JobEvent.WITHDRAW, JobState.WITHDRAWN, why)
     else:
         jobs.stop(draft, job, JobState.WITHDRAWN, why)
 
 
-def hold(draft: Draft, event: HoldJob, now_ns: int) -> None:
+def hold(draft: Draft, event: HoldJob) -> None:
     for concerned in _concerned(draft, event):
-        job = jobs.judged(draft, concerned, JobEvent.PAUSE_OVER, now_ns, event.wall_ns)
+        job = jobs.judged(draft, concerned, JobEvent.PAUSE_OVER)
         if job is None:
             continue
         held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, messages.WAS_HELD())
@@ -209,20 +209,18 @@ def hold(draft: Draft, event: HoldJob, now_ns: int) -> None:
         draft.publish("job.held", {**jobs.facts(job), "by": event.by})
 
 
-def unhold(draft: Draft, event: UnholdJob, now_ns: int) -> None:
+def unhold(draft: Draft, event: UnholdJob) -> None:
     for job in _concerned(draft, event):
         if job.state is JobState.PAUSED:
             draft.put_job(jobs.noted(job, event.wall_ns, event.by, messages.WAS_UNPAUSED()))
-            jobs.resume(draft, job.job_id, now_ns, event.wall_ns, JobEvent.UNHOLD)
+            jobs.resume(draft, job.job_id, JobEvent.UNHOLD)
             continue
         unheld = replace(jobs.noted(job, event.wall_ns, event.by, messages.WAS_UNHELD()), why="")
         if unheld.after:
             draft.put_job(jobs.changed(draft, unheld, JobEvent.UNHOLD, JobState.DEPENDENCY))
             draft.publish("job.freed", {**jobs.facts(job), "by": event.by, "position": None})
         else:
-            _into_queue(
-                draft, unheld, JobEvent.UNHOLD, "job.freed", event.by, now_ns, event.wall_ns
-            )
+            _into_queue(draft, unheld, JobEvent.UNHOLD, "job.freed", event.by)
 
 
 def _into_queue(
@@ -231,21 +229,19 @@ def _into_queue(
     event: JobEvent,
     name: str,
     by: str,
-    now_ns: int,
-    wall_ns: int,
     queued_ns: int | None = None,
     **more: object,
 ) -> None:
-    queued = jobs.enqueue(draft, job, event, now_ns, wall_ns, queued_ns)
+    queued = jobs.enqueue(draft, job, event, queued_ns)
     jobs.publish_queued(draft, queued, queued.why, name=name, by=by, **more)
 
 
-def move(draft: Draft, event: MoveJob, now_ns: int) -> None:
+def move(draft: Draft, event: MoveJob) -> None:
     moved = _concerned(draft, event)
     if not moved:
         return
     queue = moved[0].priority if event.queue is None else event.queue
-    front_ns = draft.front_ns(queue, now_ns) if event.first else 0
+    front_ns = draft.front_ns(queue) if event.first else 0
     front_ns -= sum(job.size for job in moved)
     for job in moved:
         row = messages.WAS_MOVED_TO_FRONT if event.first else messages.WAS_MOVED
@@ -260,27 +256,19 @@ def move(draft: Draft, event: MoveJob, now_ns: int) -> None:
             queued_ns = front_ns if event.first else None
             front_ns += job.size
             _into_queue(
-                draft,
-                after,
-                JobEvent.MOVE,
-                "job.moved",
-                event.by,
-                now_ns,
-                event.wall_ns,
-                queued_ns,
-                first=event.first,
+                draft, after, JobEvent.MOVE, "job.moved", event.by, queued_ns, first=event.first
             )
         else:
             if job.state is JobState.PAUSED:
-                draft.put_job(replace(after, queued_ns=draft.stamp(now_ns)))
+                draft.put_job(replace(after, queued_ns=draft.stamp()))
             draft.publish(
                 "job.moved", {**jobs.facts(after), "by": event.by, "first": False, "position": None}
             )
 
 
-def requeue(draft: Draft, event: RequeueJob, now_ns: int) -> None:
+def requeue(draft: Draft, event: RequeueJob) -> None:
     if not living(draft, event.job_id) and objection(draft, event) is None:
-        _run_again(draft, event, now_ns)
+        _run_again(draft, event)
     for job in _concerned(draft, event):
         noted = jobs.noted(job, event.wall_ns, event.by, messages.WAS_REQUEUED())
         then = JobState.PAUSED if event.by_admin else JobState.QUEUED
@@ -288,7 +276,7 @@ def requeue(draft: Draft, event: RequeueJob, now_ns: int) -> None:
         draft.publish("job.requeued", {**jobs.facts(job), "by": event.by, "position": None})
 
 
-def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
+def _run_again(draft: Draft, event: RequeueJob) -> None:
     """A job that had ended, under its old name; the history's row of it goes."""
     job, spec = event.job, event.spec
     assert job is not None
@@ -312,10 +300,10 @@ def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
         draft.put_job(jobs.changed(draft, job, JobEvent.RUN_AGAIN, JobState.DEPENDENCY))
         draft.publish("job.requeued", {**jobs.facts(job), "by": event.by, "position": None})
         return
-    _into_queue(draft, job, JobEvent.RUN_AGAIN, "job.requeued", event.by, now_ns, event.wall_ns)
+    _into_queue(draft, job, JobEvent.RUN_AGAIN, "job.requeued", event.by)
 
 
-def environment_removed(draft: Draft, env: str, reason: str, now_ns: int, wall_ns: int) -> None:
+def environment_removed(draft: Draft, env: str, reason: str) -> None:
     """Withdraws the jobs of a removed env; the leases of running ones are taken already."""
     for job_id in [job.job_id for job in draft.jobs.values() if job.env == env]:
         job = draft.jobs.get(job_id)
@@ -323,6 +311,6 @@ def environment_removed(draft: Draft, env: str, reason: str, now_ns: int, wall_n
             continue  # it waited for another of them
         if job.state in WAITING:
             event = JobEvent.ENV_REMOVED
-            jobs.finish(draft, job, event, JobState.WITHDRAWN, reason, now_ns, wall_ns)
+            jobs.finish(draft, job, event, JobState.WITHDRAWN, reason)
         else:
             jobs.stop(draft, replace(job, task_id=None), JobState.WITHDRAWN, reason)

@@ -83,14 +83,15 @@ def enqueue(
     draft: Draft,
     job: Job,
     event: JobEvent,
-    now_ns: int,
-    wall_ns: int,
     queued_ns: int | None = None,
+    since: tuple[int, int] | None = None,
 ) -> Job:
     """Put the job at the end of its queue, or at the place of `queued_ns`, and write its row.
 
-    This holds also if its env's quota does not admit it now.
+    This holds also if its env's quota does not admit it now. It waits since now, or since the
+    time `since` (ns, wall clock ns).
     """
+    since_ns, since_wall_ns = since or (draft.now_ns, draft.wall_ns)
     number = draft.count(IDS)
     request = Request(
         request_id=f"r{number}",
@@ -101,13 +102,13 @@ def enqueue(
         command=job.run.command,
         priority=job.priority,
         sequence=number,
-        since_ns=now_ns,
-        since_wall_ns=wall_ns,
+        since_ns=since_ns,
+        since_wall_ns=since_wall_ns,
         wait_ms=None,
         askers=(),
         job_id=job.job_id,
         time_limit_ms=job.run.time_limit_ms,
-        queued_ns=draft.stamp(now_ns, job.size) if queued_ns is None else queued_ns,
+        queued_ns=draft.stamp(job.size) if queued_ns is None else queued_ns,
         place=job.run.place,
         task_class=job.run.task_class,
         compute_percent=job.run.compute_percent,
@@ -129,8 +130,8 @@ def enqueue(
         event,
         JobState.QUEUED,
         request_id=request.request_id,
-        entered_wall_ns=wall_ns,
-        entered_ns=now_ns,
+        entered_wall_ns=since_wall_ns,
+        entered_ns=since_ns,
         queued_ns=request.queued_ns,
         resumes_wall_ns=None,
         resumes_ns=None,
@@ -171,9 +172,7 @@ def publish_queued(
 # An attempt.
 
 
-def start(
-    draft: Draft, request: Request, choice: Choice, figures: Figures, now_ns: int, wall_ns: int
-) -> None:
+def start(draft: Draft, request: Request, choice: Choice, figures: Figures) -> None:
     """Starts a job that has its turn; of an array's row its first element.
 
     The request's row goes, or becomes that of the rest.
@@ -192,7 +191,7 @@ def start(
     attempt = Attempt(number, None, None, (), None, None, "", "")
     if choice.fresh or choice.reused:
         request = replace(request, token=_token(draft, job, number))
-        task = leasing.begin(draft, request, choice, figures, now_ns, wall_ns)
+        task = leasing.begin(draft, request, choice, figures)
         attempt = replace(attempt, gpus=task.gpus, chosen=leasing.chosen_line(draft, task))
     job = changed(
         draft,
@@ -208,7 +207,7 @@ def start(
     )
     draft.put_job(job)
     draft.emit(start_of(draft, job))
-    waited_ns = max(0, now_ns - request.since_ns)
+    waited_ns = max(0, draft.now_ns - request.since_ns)
     draft.publish(
         "job.starting",
         {
@@ -251,7 +250,7 @@ def _under_way(draft: Draft, job_id: str, attempt: int) -> Job | None:
     return job if job is not None and job.state in UNDER_WAY and job.attempt == attempt else None
 
 
-def started(draft: Draft, event: JobStarted, now_ns: int) -> None:
+def started(draft: Draft, event: JobStarted) -> None:
     job = _under_way(draft, event.job_id, event.attempt)
     if job is None or job.attempts[-1].started_wall_ns is not None:
         return  # told again, after a restart
@@ -259,7 +258,7 @@ def started(draft: Draft, event: JobStarted, now_ns: int) -> None:
     attempt = replace(
         job.attempts[-1],
         started_wall_ns=event.wall_ns,
-        started_ns=_measured(event.at_ns, job.entered_ns, now_ns),
+        started_ns=_measured(event.at_ns, job.entered_ns, draft.now_ns),
     )
     draft.put_job(
         changed(
@@ -289,82 +288,82 @@ def stop(draft: Draft, job: Job, then: JobState, why: str, *, yields: bool = Fal
     return job
 
 
-def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
+def ended(draft: Draft, event: JobEnded) -> None:
     job = _under_way(draft, event.job_id, event.attempt)
     if job is None:
         return
     said = _said(event)
     cause = _cause(job, event, said)
     task = None if job.task_id is None else draft.tasks[job.task_id]
-    job = _close(job, event, said, cause, task, now_ns)
+    job = _close(job, event, said, cause, task, draft.now_ns)
     had_process = task is not None and task.had_process
     if task is not None:
         why = said or messages.JOB_DONE()
-        leasing.end_of_job(draft, task, LeaseEnd.JOB_ENDED, why, now_ns, event.wall_ns)
+        leasing.end_of_job(draft, task, LeaseEnd.JOB_ENDED, why)
         job = replace(job, task_id=None)
     then = job.then
     awaits_report = then is None and bool(said) and cause is Cause.OWN and had_process
     if job.assigned and not awaits_report:
-        _assigned_ended(draft, job, said, now_ns, event.wall_ns)
+        _assigned_ended(draft, job, said)
     elif then is not None:
         job = replace(job, then=None)
-        _stopped(draft, job, JobEvent.END, then, said, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
+        _stopped(draft, job, JobEvent.END, then, said, ran_ns=_ran_ns(job))
     elif not said:
-        finish(draft, job, JobEvent.END, JobState.DONE, "", now_ns, event.wall_ns)
+        finish(draft, job, JobEvent.END, JobState.DONE, "")
     elif endings.NEXT[cause] is endings.Next.PAUSE:
-        _interrupted(draft, job, JobEvent.END, now_ns, event.wall_ns)
+        _interrupted(draft, job, JobEvent.END)
     elif endings.NEXT[cause] is endings.Next.RETURN:
-        job = _back(draft, replace(job, why=said), JobEvent.END, now_ns, event.wall_ns)
+        job = _back(draft, replace(job, why=said), JobEvent.END)
         publish_queued(draft, job, said)
     elif awaits_report:
-        _await_gpu_report(draft, job, said, now_ns, event.wall_ns)
+        _await_gpu_report(draft, job, said)
     else:
-        _failed(draft, job, JobEvent.END, now_ns, event.wall_ns)
+        _failed(draft, job, JobEvent.END)
 
 
-def _assigned_ended(draft: Draft, job: Job, said: str, now_ns: int, wall_ns: int) -> None:
+def _assigned_ended(draft: Draft, job: Job, said: str) -> None:
     """A job that a head assigned has one attempt here; what follows is the head's to decide."""
     then, job = job.then, replace(job, then=None, yields=False)
     if then is None:
         state = JobState.FAILED if said else JobState.DONE
     else:
         state, said = then if then in FINAL else JobState.FAILED, job.why or said
-    finish(draft, job, JobEvent.END, state, said, now_ns, wall_ns)
+    finish(draft, job, JobEvent.END, state, said)
 
 
-def _interrupted(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> None:
+def _interrupted(draft: Draft, job: Job, event: JobEvent) -> None:
     """Its last attempt ended through no fault of its own."""
     last = job.attempts[-1]
     if last.cause is Cause.GPU_LOST and last.lost_gpu is not None:
         failure_rows.beside(draft, last.lost_gpu, job.job_id, job.attempt)
     job = replace(job, why=reasons.interrupted(draft, last))
     if job.assigned:
-        finish(draft, job, event, JobState.FAILED, job.why, now_ns, wall_ns)
+        finish(draft, job, event, JobState.FAILED, job.why)
         return
-    _pause(draft, job, event, last.cause, now_ns, wall_ns, ran_ns=_ran_ns(job))
+    _pause(draft, job, event, last.cause, ran_ns=_ran_ns(job))
 
 
-def _failed(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> None:
+def _failed(draft: Draft, job: Job, event: JobEvent) -> None:
     """Its last attempt failed by its own fault: it is tried again, or is over."""
     last = job.attempts[-1]
     if endings.NEXT[last.cause] is endings.Next.FAIL or job.restarts >= job.max_restarts:
-        finish(draft, job, event, JobState.FAILED, last.why, now_ns, wall_ns)
+        finish(draft, job, event, JobState.FAILED, last.why)
     else:
         job = replace(job, restarts=job.restarts + 1, why=last.why)
-        publish_queued(draft, enqueue(draft, job, event, now_ns, wall_ns), last.why)
+        publish_queued(draft, enqueue(draft, job, event), last.why)
 
 
 # An attempt that used a GPU may fail before the driver reports the GPU's fault.
 
 
-def _await_gpu_report(draft: Draft, job: Job, said: str, now_ns: int, wall_ns: int) -> None:
+def _await_gpu_report(draft: Draft, job: Job, said: str) -> None:
     """The job pauses for GPU_REPORT_NS; then the failure is its own, unless a GPU of it failed."""
-    resumes = _resumes(now_ns, wall_ns, endings.GPU_REPORT_NS)
+    resumes = _resumes(draft.now_ns, draft.wall_ns, endings.GPU_REPORT_NS)
     draft.put_job(changed(draft, job, JobEvent.END, JobState.PAUSED, why=said, **resumes))
-    draft.schedule((PAUSE, job.job_id), now_ns + endings.GPU_REPORT_NS)
+    draft.schedule((PAUSE, job.job_id), draft.now_ns + endings.GPU_REPORT_NS)
 
 
-def blame(draft: Draft, uuid: Uuid, now_ns: int, wall_ns: int) -> None:
+def blame(draft: Draft, uuid: Uuid) -> None:
     """The GPU has failed: attempts on it that await its report failed by it."""
     for what, job_id in list(draft.agenda):
         job = draft.jobs.get(job_id) if what == PAUSE else None
@@ -372,17 +371,17 @@ def blame(draft: Draft, uuid: Uuid, now_ns: int, wall_ns: int) -> None:
             continue
         last = replace(job.attempts[-1], cause=Cause.GPU_LOST, lost_gpu=uuid)
         job = replace(job, attempts=(*job.attempts[:-1], last))
-        _interrupted(draft, job, JobEvent.GPU_FAILED, now_ns, wall_ns)
+        _interrupted(draft, job, JobEvent.GPU_FAILED)
 
 
-def judged(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> Job | None:
+def judged(draft: Draft, job: Job, event: JobEvent) -> Job | None:
     """The job after its late report, if it awaits one: it is judged now. None: the job is over."""
     if reasons.awaits_gpu_report(job):
-        _failed(draft, job, event, now_ns, wall_ns)
+        _failed(draft, job, event)
     return draft.jobs.get(job.job_id)
 
 
-def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: int) -> None:
+def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart) -> None:
     """Back to their places, as if their turns had not come: they cost no try, and hold nothing."""
     for job_id, attempt in event.attempts:
         job = _under_way(draft, job_id, attempt)
@@ -390,33 +389,23 @@ def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: i
             continue
         if job.task_id is not None:
             task = draft.tasks[job.task_id]
-            leasing.end_of_job(
-                draft, task, LeaseEnd.JOB_NOT_STARTED, event.why, now_ns, event.wall_ns
-            )
+            leasing.end_of_job(draft, task, LeaseEnd.JOB_NOT_STARTED, event.why)
         job = replace(job, task_id=None, attempts=job.attempts[:-1])
         draft.publish("job.unbegun", {**facts(job), "attempt": attempt, "reason": event.why})
         then = job.then
         if then is not None:
             job = replace(job, then=None)
-            _stopped(
-                draft,
-                job,
-                JobEvent.REQUEUED_BEFORE_START,
-                then,
-                event.why,
-                now_ns,
-                event.wall_ns,
-                ran_ns=0,
-            )
+            _stopped(draft, job, JobEvent.REQUEUED_BEFORE_START, then, event.why, ran_ns=0)
         else:
-            _back(draft, job, JobEvent.REQUEUED_BEFORE_START, now_ns, event.wall_ns)
+            _back(draft, job, JobEvent.REQUEUED_BEFORE_START)
 
 
-def _back(draft: Draft, job: Job, event: JobEvent, now_ns: int, wall_ns: int) -> Job:
+def _back(draft: Draft, job: Job, event: JobEvent) -> Job:
     """The job goes back to its old place, with its old stamp."""
+    since = None
     if job.entered_wall_ns is not None and job.entered_ns is not None:
-        now_ns, wall_ns = min(now_ns, job.entered_ns), job.entered_wall_ns
-    return enqueue(draft, job, event, now_ns, wall_ns, job.queued_ns)
+        since = min(draft.now_ns, job.entered_ns), job.entered_wall_ns
+    return enqueue(draft, job, event, job.queued_ns, since)
 
 
 def _said(event: JobEnded) -> str:
@@ -498,50 +487,33 @@ def _ran_ns(job: Job) -> int:
 
 
 def _stopped(
-    draft: Draft,
-    job: Job,
-    event: JobEvent,
-    then: JobState,
-    said: str,
-    now_ns: int,
-    wall_ns: int,
-    *,
-    ran_ns: int,
+    draft: Draft, job: Job, event: JobEvent, then: JobState, said: str, *, ran_ns: int
 ) -> None:
     """The end of an attempt that was asked to end."""
     if then is JobState.PAUSED:
-        _pause(draft, job, event, Cause.PREEMPTED, now_ns, wall_ns, ran_ns=ran_ns)
+        _pause(draft, job, event, Cause.PREEMPTED, ran_ns=ran_ns)
         return
     if then in FINAL:
-        finish(draft, job, event, then, job.why or said, now_ns, wall_ns)
+        finish(draft, job, event, then, job.why or said)
         return
     if job.yields:
-        job = _back(draft, replace(job, yields=False), event, now_ns, wall_ns)
+        job = _back(draft, replace(job, yields=False), event)
         draft.publish("job.queued", {**facts(job), "position": None, "reason": job.why})
     else:
-        publish_queued(draft, enqueue(draft, job, event, now_ns, wall_ns), job.why)
+        publish_queued(draft, enqueue(draft, job, event), job.why)
 
 
 # A pause, after an end that was not the job's fault.
 
 
-def _pause(
-    draft: Draft,
-    job: Job,
-    event: JobEvent,
-    cause: Cause,
-    now_ns: int,
-    wall_ns: int,
-    *,
-    ran_ns: int,
-) -> None:
+def _pause(draft: Draft, job: Job, event: JobEvent, cause: Cause, *, ran_ns: int) -> None:
     """The job is in no queue and reserves nothing; `job.why` is the reason of its end."""
     count = endings.interruptions(draft.config, job.interruptions, ran_ns)
     pause_ns = endings.pause_ns(draft.config, count)
-    resumes = _resumes(now_ns, wall_ns, pause_ns)
+    resumes = _resumes(draft.now_ns, draft.wall_ns, pause_ns)
     job = changed(draft, job, event, JobState.PAUSED, interruptions=count, **resumes)
     draft.put_job(job)
-    draft.schedule((PAUSE, job.job_id), now_ns + pause_ns)
+    draft.schedule((PAUSE, job.job_id), draft.now_ns + pause_ns)
     more = {
         "cause": cause.value,
         "interruptions": count,
@@ -555,42 +527,28 @@ def _resumes(now_ns: int, wall_ns: int, pause_ns: int) -> dict[str, int]:
     return {"resumes_wall_ns": wall_ns + pause_ns, "resumes_ns": now_ns + pause_ns}
 
 
-def still_paused(draft: Draft, job: Job, now_ns: int) -> None:
+def still_paused(draft: Draft, job: Job) -> None:
     """After a restart: pauses for the rest of the pause."""
-    draft.schedule((PAUSE, job.job_id), max(now_ns, job.resumes_ns or now_ns))
+    draft.schedule((PAUSE, job.job_id), max(draft.now_ns, job.resumes_ns or draft.now_ns))
 
 
-def resume(
-    draft: Draft,
-    job_id: str,
-    now_ns: int,
-    wall_ns: int,
-    event: JobEvent = JobEvent.PAUSE_OVER,
-) -> None:
+def resume(draft: Draft, job_id: str, event: JobEvent = JobEvent.PAUSE_OVER) -> None:
     """Ends the pause: the job enters its queue again, at its old place."""
     draft.schedule((PAUSE, job_id), None)
     job = draft.jobs.get(job_id)
     if job is None or job.state is not JobState.PAUSED:
         return
     if reasons.awaits_gpu_report(job):
-        _failed(draft, job, event, now_ns, wall_ns)
+        _failed(draft, job, event)
         return
-    again = enqueue(draft, job, event, now_ns, wall_ns, job.queued_ns)
+    again = enqueue(draft, job, event, job.queued_ns)
     publish_queued(draft, again, again.why)
 
 
 # The end.
 
 
-def finish(
-    draft: Draft,
-    job: Job,
-    event: JobEvent,
-    state: JobState,
-    why: str,
-    now_ns: int,
-    wall_ns: int,
-) -> None:
+def finish(draft: Draft, job: Job, event: JobEvent, state: JobState, why: str) -> None:
     """The job is over; if it did not end well, its dependents end with it.
 
     A dependent without another dependency enters its queue. (One after the other, not one within
@@ -599,7 +557,7 @@ def finish(
     ending = [(job, event, state, why)]
     doomed = {job.job_id}
     for over, cause, how, reason in ending:  # it grows
-        _leave(draft, over, cause, how, reason, wall_ns)
+        _leave(draft, over, cause, how, reason)
         for awaited in _over_with(draft, over, how):
             waiters = [draft.jobs[name] for name in draft.dependents.members(awaited)]
             for each in sorted(waiters, key=array_rows.order):
@@ -607,7 +565,7 @@ def finish(
                 if waiter is None or waiter.job_id in doomed:
                     continue  # it waited for another one of these, too
                 if how is JobState.DONE:
-                    _awaits_one_less(draft, waiter, awaited, now_ns, wall_ns)
+                    _awaits_one_less(draft, waiter, awaited)
                 else:
                     doomed.add(waiter.job_id)
                     vain = reasons.in_vain(over.job_id, how)
@@ -629,9 +587,7 @@ def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
     return [job.job_id, array]
 
 
-def _leave(
-    draft: Draft, job: Job, event: JobEvent, state: JobState, why: str, wall_ns: int
-) -> None:
+def _leave(draft: Draft, job: Job, event: JobEvent, state: JobState, why: str) -> None:
     """Moves the job from the state into the history."""
     job = changed(
         draft,
@@ -640,7 +596,7 @@ def _leave(
         state,
         then=None,
         why=why,
-        ended_wall_ns=wall_ns,
+        ended_wall_ns=draft.wall_ns,
         resumes_wall_ns=None,
         resumes_ns=None,
     )
@@ -663,9 +619,9 @@ def _leave(
     )
 
 
-def _awaits_one_less(draft: Draft, job: Job, awaited: str, now_ns: int, wall_ns: int) -> None:
+def _awaits_one_less(draft: Draft, job: Job, awaited: str) -> None:
     job = replace(job, after=tuple(other for other in job.after if other != awaited))
     draft.put_job(job)
     if job.state is JobState.DEPENDENCY and not job.after:
-        queued = enqueue(draft, job, JobEvent.DEPENDENCIES_MET, now_ns, wall_ns)
+        queued = enqueue(draft, job, JobEvent.DEPENDENCIES_MET)
         publish_queued(draft, queued, messages.ENDED_WELL(job=awaited))

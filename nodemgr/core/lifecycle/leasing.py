@@ -52,9 +52,7 @@ REFUSED_MEMBERS = {
 """Why a process cannot be a member of its own task."""
 
 
-def begin(
-    draft: Draft, request: Request, choice: Choice, figures: Figures, now_ns: int, wall_ns: int
-) -> Task:
+def begin(draft: Draft, request: Request, choice: Choice, figures: Figures) -> Task:
     """A lease for the request and all its askers: request r5 becomes task t5.
 
     The request's own row, if it has one, is the caller's to drop. Adds new grants to `figures`.
@@ -78,8 +76,8 @@ def begin(
         fresh=fresh,
         state=checked(TASK_TRANSITIONS, None, TaskEvent.GRANT, TaskState.RUNNING),
         command=request.command,
-        since_ns=now_ns,
-        since_wall_ns=wall_ns,
+        since_ns=draft.now_ns,
+        since_wall_ns=draft.wall_ns,
         processes=tuple([asker.process for asker in request.askers]),
         memory_bytes=request.memory_bytes,
         kept_bytes=(request.memory_bytes or 0) if over_unix or is_job else 0,
@@ -102,15 +100,15 @@ def begin(
     chosen = _chosen(draft, request, choice)
     _open_record(draft, task, request, reused, given_bytes, used, chosen)
     if not is_job:
-        heard_just_now = request.since_ns == now_ns
+        heard_just_now = request.since_ns == draft.now_ns
         silence_ms = draft.config.timeout_ms if heard_just_now else draft.config.beat_ms
-        draft.at_latest("silence", now_ns + silence_ms * MS)
+        draft.at_latest("silence", draft.now_ns + silence_ms * MS)
     task = _admit(draft, task, request.askers, figures)
     if task.processes or is_job:
-        _publish_granted(draft, task, request, given_bytes, chosen, now_ns)
+        _publish_granted(draft, task, request, given_bytes, chosen)
     else:
         why = messages.NO_PROCESS_PLACED()
-        end(draft, task, LeaseEnd.NO_SLOT, why, now_ns, wall_ns)
+        end(draft, task, LeaseEnd.NO_SLOT, why)
     return task
 
 
@@ -279,12 +277,7 @@ def _refuse(draft: Draft, task: Task, asker: Asker, code: DenyCode) -> None:
 
 
 def _publish_granted(
-    draft: Draft,
-    task: Task,
-    request: Request,
-    given_bytes: Mapping[Uuid, int],
-    chosen: str,
-    now_ns: int,
+    draft: Draft, task: Task, request: Request, given_bytes: Mapping[Uuid, int], chosen: str
 ) -> None:
     askers = [asker for asker in request.askers if asker.process in task.processes]
     draft.publish(
@@ -297,7 +290,7 @@ def _publish_granted(
             "fresh_gpus": list(task.fresh),
             "chosen": preference.chosen_line(chosen, is_fresh=bool(task.fresh)),
             "memory_bytes": list(given_bytes.values()),
-            "waited_ns": now_ns - request.since_ns,
+            "waited_ns": draft.now_ns - request.since_ns,
             "pids": [asker.pid for asker in askers if asker.pid is not None],
             "user": askers[0].user if request.job_id is None else draft.jobs[request.job_id].user,
             "command": task.command,
@@ -307,14 +300,7 @@ def _publish_granted(
 
 
 def lose_member(
-    draft: Draft,
-    task: Task,
-    process: Process,
-    cause: LeaseEnd,
-    why: str,
-    now_ns: int,
-    wall_ns: int,
-    peak_bytes: int | None,
+    draft: Draft, task: Task, process: Process, cause: LeaseEnd, why: str, peak_bytes: int | None
 ) -> None:
     """Write the task that this process has left, or end it with its last process.
 
@@ -328,7 +314,7 @@ def lose_member(
         if process.pid is None:  # the task may be suspended now, if the others are on this node
             draft.wake_scheduler()
         if task.processes:  # they may have been silent for long
-            draft.at_latest("silence", now_ns + draft.config.beat_ms * MS)
+            draft.at_latest("silence", draft.now_ns + draft.config.beat_ms * MS)
         draft.publish(
             "task.left",
             {
@@ -341,7 +327,7 @@ def lose_member(
             },
         )
     else:
-        end(draft, task, cause, why, now_ns, wall_ns)
+        end(draft, task, cause, why)
 
 
 def with_peak(task: Task, peak_bytes: int | None) -> Task:
@@ -360,7 +346,7 @@ def _forget_worker(draft: Draft, task: Task, process: ProcessKey) -> None:
         draft.put_elastic(replace(lease, workers=workers, leader=leader))
 
 
-def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_ns: int) -> None:
+def end(draft: Draft, task: Task, cause: LeaseEnd, why: str) -> None:
     """The lease is over: its grants end with the env's last task on each GPU.
 
     Its processes left it before.
@@ -371,7 +357,7 @@ def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_n
     if task.suspension is not Suspension.NONE:
         _drop_resume(draft, task)
     draft.drop_task(task)
-    _close_record(draft, task, why, now_ns, wall_ns)
+    _close_record(draft, task, why)
     draft.wake_scheduler()
     draft.publish(
         "task.ended",
@@ -381,7 +367,7 @@ def end(draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_n
             **named_gpus(draft, task.gpus),
             "cause": cause,
             "why": why,
-            "held_ns": now_ns - task.since_ns,
+            "held_ns": draft.now_ns - task.since_ns,
             "command": task.command,
         },
     )
@@ -429,15 +415,7 @@ def _drop_resume(draft: Draft, task: Task) -> None:
                 draft.disconnect(asker.process)
 
 
-def fence(
-    draft: Draft,
-    task: Task,
-    cause: LeaseEnd,
-    reason: str,
-    now_ns: int,
-    wall_ns: int,
-    by: str | None = None,
-) -> None:
+def fence(draft: Draft, task: Task, cause: LeaseEnd, reason: str, by: str | None = None) -> None:
     """Take the lease from processes that may live on.
 
     They get `reason`, and the memory that they hold stays charged. The processes of a suspended
@@ -460,55 +438,53 @@ def fence(
             draft.emit(effects.Kill(key, pid))
         task = members.depart(draft, task, draft.processes[key])
     draft.put_task(task)
-    end(draft, task, cause, reason, now_ns, wall_ns)
+    end(draft, task, cause, reason)
 
 
-def end_of_job(
-    draft: Draft, task: Task, cause: LeaseEnd, why: str, now_ns: int, wall_ns: int
-) -> None:
+def end_of_job(draft: Draft, task: Task, cause: LeaseEnd, why: str) -> None:
     """The job's main process has ended: what is left of its processes holds nothing more."""
     if task.processes:
-        fence(draft, task, cause, why, now_ns, wall_ns)
+        fence(draft, task, cause, why)
     else:
-        end(draft, task, cause, why, now_ns, wall_ns)
+        end(draft, task, cause, why)
 
 
-def stall(draft: Draft, task: Task, now_ns: int) -> None:
+def stall(draft: Draft, task: Task) -> None:
     """All its processes are silent, and some of them alive: its GPUs are offered to others.
 
     Its memory stays charged.
     """
     state = checked(TASK_TRANSITIONS, task.state, TaskEvent.SILENCE, TaskState.STALLED)
-    draft.put_task(replace(task, state=state, stalled_since_ns=now_ns))
+    draft.put_task(replace(task, state=state, stalled_since_ns=draft.now_ns))
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         draft.put_grant(replace(grant, stalled_tasks=grant.stalled_tasks + 1))
     _set_slots(draft, task, "stalled")
     draft.wake_scheduler()
-    _publish_stalled(draft, task, now_ns)
+    _publish_stalled(draft, task)
 
 
-def stall_job(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
+def stall_job(draft: Draft, task: Task) -> None:
     """All processes of a job are silent, and live: it is shown as stalled, and keeps its GPUs."""
-    draft.silent_jobs.put(task.task_id, (now_ns, wall_ns))
+    draft.silent_jobs.put(task.task_id, (draft.now_ns, draft.wall_ns))
     draft.put_task(replace(task))  # a view of the task shows it
-    _publish_stalled(draft, task, now_ns)
+    _publish_stalled(draft, task)
 
 
-def job_heard(draft: Draft, task: Task, now_ns: int) -> None:
+def job_heard(draft: Draft, task: Task) -> None:
     """A process of a job beats, or joins it: it is stalled no more, if it was."""
     since_ns, _ = draft.silent_jobs.get(task.task_id) or (None, None)
     if since_ns is not None:
         draft.drop_silence(task.task_id)
         draft.put_task(replace(task))  # a view of the task shows it
-        _publish_resumed(draft, task, now_ns - since_ns)
+        _publish_resumed(draft, task, draft.now_ns - since_ns)
 
 
-def _publish_stalled(draft: Draft, task: Task, now_ns: int) -> None:
+def _publish_stalled(draft: Draft, task: Task) -> None:
     """Publishes it, and sets the time at which it is ended, if the policy says so."""
     grace_ms = draft.config.stalled_grace_ms if draft.config.stalled == "kill" else None
     if grace_ms is not None:
-        draft.schedule(("kill", task.task_id), now_ns + grace_ms * MS)
+        draft.schedule(("kill", task.task_id), draft.now_ns + grace_ms * MS)
     gpus = named_gpus(draft, task.gpus)
     draft.publish(
         "task.stalled", {"env": task.env, "task": task.task_id, **gpus, "grace_ms": grace_ms}
@@ -520,7 +496,7 @@ def _publish_resumed(draft: Draft, task: Task, stalled_ns: int) -> None:
     draft.publish("task.resumed", {**fields, "stalled_ns": stalled_ns})
 
 
-def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | None:
+def resume(draft: Draft, task: Task, heard: ProcessKey) -> Task | None:
     """A stalled task beats again: it keeps its lease, if no other task got what it needs.
 
     Returns None if another did. All its processes get a GRANT except `heard`, which the caller
@@ -550,8 +526,8 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
     draft.put_task(resumed)
     draft.wake_scheduler()  # its env's other requests may reuse what it holds again
     _set_slots(draft, resumed, "live")
-    draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
-    _publish_resumed(draft, task, now_ns - (task.stalled_since_ns or now_ns))
+    draft.at_latest("silence", draft.now_ns + draft.config.timeout_ms * MS)
+    _publish_resumed(draft, task, draft.now_ns - (task.stalled_since_ns or draft.now_ns))
     for process in (draft.processes[key] for key in task.processes if key != heard):
         send_grant(draft, process, resumed, process.rid)
     return resumed
@@ -581,12 +557,12 @@ def _has_compute(draft: Draft, task: Task) -> bool:
     )
 
 
-def wake(draft: Draft, task: Task, heard: ProcessKey, now_ns: int, wall_ns: int) -> Task | None:
+def wake(draft: Draft, task: Task, heard: ProcessKey) -> Task | None:
     """A process of a stalled task beats again: resumes the task, or fences it and returns None."""
-    resumed = resume(draft, task, heard, now_ns)
+    resumed = resume(draft, task, heard)
     if resumed is None:
         why = reasons.not_resumed(draft, task)
-        fence(draft, task, LeaseEnd.NOT_RESUMED, why, now_ns, wall_ns)
+        fence(draft, task, LeaseEnd.NOT_RESUMED, why)
     return resumed
 
 
@@ -713,10 +689,10 @@ def _user(draft: Draft, request: Request) -> str:
     return request.askers[0].user
 
 
-def _close_record(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
+def _close_record(draft: Draft, task: Task, why: str) -> None:
     record = draft.records.get(task.task_id)
     if record is not None:
-        ended = replace(record, ended_wall_ns=wall_ns, ended_ns=now_ns, why=why)
+        ended = replace(record, ended_wall_ns=draft.wall_ns, ended_ns=draft.now_ns, why=why)
         draft.records.put(task.task_id, ended)
 
 

@@ -35,7 +35,7 @@ def lower(draft: Draft, grant: Grant, by_bytes: int) -> None:
     draft.emit(effects.LowerLimit(grant.env, grant.uuid, row, least_bytes, draft.version))
 
 
-def lowered(draft: Draft, event: LimitLowered, _now_ns: int) -> None:
+def lowered(draft: Draft, event: LimitLowered) -> None:
     """The ledger's answer: the grant has this limit from now on.
 
     An answer whose order became void changes nothing.

@@ -35,7 +35,7 @@ def held(draft: Draft, caller: Caller) -> tuple[Process, Task] | None:
     return None if process is None or process.fenced else (process, draft.tasks[process.task_id])
 
 
-def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
+def rejoin(draft: Draft, event: Rejoin) -> None:
     """After a lost connection or a restart of the manager: the same lease, or a fence."""
     found = held(draft, event.caller)
     if found is None or not _is_his(found[0], event):
@@ -43,10 +43,10 @@ def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
         return
     process, task = found
     draft.connect(process.key, event.caller.connection)
-    leasing.job_heard(draft, task, now_ns)
+    leasing.job_heard(draft, task)
     running: Task | None = task
     if task.state is not TaskState.RUNNING:
-        running = leasing.wake(draft, task, process.key, now_ns, event.wall_ns)
+        running = leasing.wake(draft, task, process.key)
     if running is not None:
         leasing.send_grant(draft, process, running, event.rid)
         lease = elastic_leases.of_task(draft, running.task_id)
@@ -68,7 +68,7 @@ def _not_a_member(draft: Draft, caller: Caller, task_id: str, rid: str | None) -
     draft.emit(effects.SendFence(caller.connection, task_id, NOT_A_MEMBER, rid))
 
 
-def beat(draft: Draft, event: Beat, now_ns: int) -> None:
+def beat(draft: Draft, event: Beat) -> None:
     found = held(draft, event.caller)
     if found is None:
         process = draft.processes.get(event.caller.process)
@@ -76,9 +76,9 @@ def beat(draft: Draft, event: Beat, now_ns: int) -> None:
         return
     process, task = found
     draft.connect(process.key, event.caller.connection)
-    leasing.job_heard(draft, task, now_ns)
+    leasing.job_heard(draft, task)
     if task.state is TaskState.STALLED:
-        resumed = leasing.wake(draft, task, process.key, now_ns, event.wall_ns)
+        resumed = leasing.wake(draft, task, process.key)
         if resumed is not None:
             rid = process.rid if event.rid is None else event.rid
             leasing.send_grant(draft, process, resumed, rid)
@@ -86,20 +86,20 @@ def beat(draft: Draft, event: Beat, now_ns: int) -> None:
         draft.emit(effects.SendAck(event.caller.connection, event.rid))
 
 
-def heard(draft: Draft, event: Heard, now_ns: int) -> None:
+def heard(draft: Draft, event: Heard) -> None:
     process = draft.processes.get(event.process)
     task = None if process is None or process.fenced else draft.tasks[process.task_id]
     if process is None or task is None:
         return
-    leasing.job_heard(draft, task, now_ns)
+    leasing.job_heard(draft, task)
     if task.state is not TaskState.STALLED:
         return
-    resumed = leasing.wake(draft, task, process.key, now_ns, event.wall_ns)
+    resumed = leasing.wake(draft, task, process.key)
     if resumed is not None:
         leasing.send_grant(draft, process, resumed, process.rid)
 
 
-def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:
+def cancel(draft: Draft, event: Cancel) -> None:
     """Gives up waiting. A grant of the same rid that crossed this on its way is given back."""
     caller = event.caller
     request_id = draft.request_of.get(caller.process)
@@ -111,38 +111,31 @@ def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:
             if asker.process == caller.process
         )
         if event.rid in asked:
-            waiting.leave(draft, caller.process, "cancelled", now_ns)
+            waiting.leave(draft, caller.process, "cancelled")
     elif found is not None and found[0].rid == event.rid:
-        _leave(draft, *found, LeaseEnd.CANCELLED, "cancelled", now_ns, event.wall_ns, 0)
+        _leave(draft, *found, LeaseEnd.CANCELLED, "cancelled", 0)
     leasing.send_deny(
         draft, caller.connection, event.rid, DenyCode.CANCELLED, messages.REQUEST_CANCELLED()
     )
 
 
-def release(draft: Draft, event: Release, now_ns: int) -> None:
+def release(draft: Draft, event: Release) -> None:
     found = held(draft, event.caller)
-    waiting.leave(draft, event.caller.process, "released", now_ns)
+    waiting.leave(draft, event.caller.process, "released")
     if found is not None:
         end = LeaseEnd.RELEASED, "released"
-        _leave(draft, *found, *end, now_ns, event.wall_ns, event.peak_bytes)
+        _leave(draft, *found, *end, event.peak_bytes)
     draft.emit(effects.SendAck(event.caller.connection, event.rid))
 
 
 def _leave(
-    draft: Draft,
-    process: Process,
-    task: Task,
-    cause: LeaseEnd,
-    why: str,
-    now_ns: int,
-    wall_ns: int,
-    peak_bytes: int | None,
+    draft: Draft, process: Process, task: Task, cause: LeaseEnd, why: str, peak_bytes: int | None
 ) -> None:
     task = members.depart(draft, task, process)
-    leasing.lose_member(draft, task, process, cause, why, now_ns, wall_ns, peak_bytes)
+    leasing.lose_member(draft, task, process, cause, why, peak_bytes)
 
 
-def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
+def disconnected(draft: Draft, event: Disconnected) -> None:
     """A hint only: a holder keeps its lease, a waiter has `timeout_ms` to come back."""
     process = draft.process_of_connection.get(event.connection)
     if process is None:
@@ -151,12 +144,12 @@ def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
     if process in draft.processes:
         draft.parted.put(process, event.wall_ns)
     if process in draft.request_of:
-        draft.go_away(process, now_ns)
+        draft.go_away(process)
 
 
-def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
+def gone(draft: Draft, event: ProcessGone) -> None:
     """The kernel reports a death: the process leaves its request and lease, its slot is free."""
-    waiting.leave(draft, event.process, PROCESS_ENDED, now_ns)
+    waiting.leave(draft, event.process, PROCESS_ENDED)
     process = draft.processes.get(event.process)
     if process is None:
         return
@@ -165,14 +158,14 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
     left = members.bury(draft, task, process, event.unreclaimed_bytes)
     if left is not None:
         end = LeaseEnd.PROCESS_ENDED, PROCESS_ENDED
-        leasing.lose_member(draft, left, process, *end, now_ns, event.wall_ns, event.peak_bytes)
+        leasing.lose_member(draft, left, process, *end, event.peak_bytes)
         return
     former = draft.tasks.get(process.task_id)
     if former is not None and former.job_id is not None:
         draft.put_task(leasing.with_peak(former, event.peak_bytes))
 
 
-def gate_missed(draft: Draft, event: GateMissed, now_ns: int) -> None:
+def gate_missed(draft: Draft, event: GateMissed) -> None:
     """Its launches pass at once, so its task's share is not kept: its user reads why."""
     process = draft.processes.get(event.process)
     if process is None or not process.gated:
@@ -187,7 +180,7 @@ def gate_missed(draft: Draft, event: GateMissed, now_ns: int) -> None:
         draft.emit(effects.SendNote(connection, note))
 
 
-def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged, _now_ns: int) -> None:
+def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged) -> None:
     """A reading of the driver: the memory that a lost process still has."""
     unreclaimed = draft.unreclaimed.get((event.process, event.uuid))
     changed = unreclaimed is not None and unreclaimed.memory_bytes != event.memory_bytes

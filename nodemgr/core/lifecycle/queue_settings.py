@@ -93,7 +93,7 @@ def above(book: QueueTables, env: str, quota: Quota, name: str) -> str | None:
     return reasons.queue_above(env, row, limit)
 
 
-def set_queue(draft: Draft, event: SetQueue, _now_ns: int) -> None:
+def set_queue(draft: Draft, event: SetQueue) -> None:
     if objection(draft.state, event) is not None:
         return
     _write_presets(draft)
@@ -102,7 +102,7 @@ def set_queue(draft: Draft, event: SetQueue, _now_ns: int) -> None:
     draft.wake_scheduler()
 
 
-def remove_queue(draft: Draft, event: RemoveQueue, _now_ns: int) -> None:
+def remove_queue(draft: Draft, event: RemoveQueue) -> None:
     if objection(draft.state, event) is not None:
         return
     _write_presets(draft)

@@ -31,7 +31,7 @@ GRACE_MS = 5_000
 """The time that ended processes have to be gone, with their memory, before another GPU is asked."""
 
 
-def grow(draft: Draft, task: Task, uuid: Uuid, wall_ns: int) -> None:
+def grow(draft: Draft, task: Task, uuid: Uuid) -> None:
     """Adds a free GPU to the lease; the leader gets an offer."""
     lease = draft.elastics[task.task_id]
     before = len(task.gpus)
@@ -49,11 +49,11 @@ def grow(draft: Draft, task: Task, uuid: Uuid, wall_ns: int) -> None:
     _send_grants(draft, task, lease)
     send_offer(draft, lease, uuid)
     why = _why_grown(draft, task.env)
-    _record(draft, task, Resize(wall_ns, uuid, before, before + 1, why))
+    _record(draft, task, Resize(draft.wall_ns, uuid, before, before + 1, why))
     draft.publish("task.grown", {**_facts(draft, task, lease, uuid), "reason": why})
 
 
-def shrink(draft: Draft, task: Task, uuid: Uuid, why: str, now_ns: int, wall_ns: int) -> None:
+def shrink(draft: Draft, task: Task, uuid: Uuid, why: str) -> None:
     """Takes a GPU out of the lease, which keeps at least one. Ends the processes bound to it."""
     lease = draft.elastics[task.task_id]
     bound = [worker.process for worker in lease.workers if worker.uuid == uuid]
@@ -66,16 +66,16 @@ def shrink(draft: Draft, task: Task, uuid: Uuid, why: str, now_ns: int, wall_ns:
         task = members.depart(draft, task, process, (uuid,))
     if not task.processes and task.job_id is None:
         draft.put_task(task)
-        leasing.end(draft, task, LeaseEnd.PROCESS_ENDED, why, now_ns, wall_ns)
+        leasing.end(draft, task, LeaseEnd.PROCESS_ENDED, why)
         return
     leasing.leave_grant(draft, task, uuid)
     gpus, fresh = _less(task.gpus, uuid), _less(task.fresh, uuid)
     task = replace(task, gpus=gpus, fresh=fresh)
     _write(draft, task)
-    _record(draft, task, Resize(wall_ns, uuid, len(gpus) + 1, len(gpus), why))
+    _record(draft, task, Resize(draft.wall_ns, uuid, len(gpus) + 1, len(gpus), why))
     if uuid in draft.calm_since:
         draft.calm_since.drop(uuid)
-    draft.left_until.put(uuid, now_ns + GRACE_MS * MS)
+    draft.left_until.put(uuid, draft.now_ns + GRACE_MS * MS)
     lease = _without(lease, uuid)
     draft.put_elastic(lease)
     _withdraw_needless(draft, lease)
@@ -179,7 +179,7 @@ def withdraw(draft: Draft, task_id: str, uuid: Uuid) -> None:
     draft.publish("task.recall_withdrawn", _facts(draft, task, lease, uuid))
 
 
-def expire(draft: Draft, key: str, now_ns: int, wall_ns: int) -> None:
+def expire(draft: Draft, key: str) -> None:
     """The deadline of a recall has passed: the GPU leaves the lease."""
     task_id, _, uuid = key.partition("/")
     task = draft.tasks.get(task_id)
@@ -193,7 +193,7 @@ def expire(draft: Draft, key: str, now_ns: int, wall_ns: int) -> None:
             request=named(draft, task.env, receivers[0]),
             seconds=f"{seconds:g}",
         )
-        shrink(draft, task, uuid, why, now_ns, wall_ns)
+        shrink(draft, task, uuid, why)
 
 
 def say_again(draft: Draft, lease: ElasticLease) -> None:

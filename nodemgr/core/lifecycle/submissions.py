@@ -36,10 +36,10 @@ MAX_AWAITED = 100_000
 """Elements of an array, each with so many jobs that it waits for: each such pair is remembered."""
 
 
-def submit(draft: Draft, event: SubmitJobs, now_ns: int) -> None:
+def submit(draft: Draft, event: SubmitJobs) -> None:
     for submission in event.submissions:
         answer = _take if submission.assigned is None else _assign
-        job_id, refusal = answer(draft, submission, now_ns, event.wall_ns)
+        job_id, refusal = answer(draft, submission)
         code, reason = refusal or (None, "")
         draft.emit(effects.SubmitAnswered(submission.ref, job_id, code, reason))
 
@@ -48,15 +48,15 @@ Taken = tuple[str | None, Refusal | None]
 """The job or array, or the refusal."""
 
 
-def _take(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> Taken:
+def _take(draft: Draft, submission: Submission) -> Taken:
     known = draft.job_of_key.get((submission.env, submission.key)) if submission.key else None
     refusal = None if known is not None else _refused(draft, submission)
     if known is not None or refusal is not None:
         return known, refusal
-    return _enter(draft, submission, now_ns, wall_ns), None
+    return _enter(draft, submission), None
 
 
-def _assign(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> Taken:
+def _assign(draft: Draft, submission: Submission) -> Taken:
     """A head's assignment: its key has one answer, which is stored with it."""
     assigned = submission.assigned
     assert assigned is not None
@@ -70,12 +70,12 @@ def _assign(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> 
     if (refusal := refusal or _refused(draft, submission)) is not None:
         assignments.refuse(draft, assigned, submission.env, refusal[1])
         return None, refusal
-    job_id = _enter(draft, submission, now_ns, wall_ns)
+    job_id = _enter(draft, submission)
     assignments.take(draft, assigned, submission.env, job_id)
     return job_id, None
 
 
-def names_taken(draft: Draft, event: NamesTaken, _now_ns: int) -> None:
+def names_taken(draft: Draft, event: NamesTaken) -> None:
     """A job of that name would be taken for the one that has run."""
     if event.number > (draft.counters.get(JOBS) or 0):
         draft.counters.put(JOBS, event.number)
@@ -256,7 +256,7 @@ def lives(draft: Draft, env: str, name: str) -> bool:
     return job is not None and job.env == env
 
 
-def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> str:
+def _enter(draft: Draft, submission: Submission) -> str:
     """The id of the job or array that it is now."""
     number = draft.count(JOBS)
     job_id, spec_id = f"j{number}", f"s{number}"
@@ -277,20 +277,20 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         user=submission.spec.user,
         spec_id=spec_id,
         priority=_queue(draft, submission),
-        submitted_wall_ns=wall_ns,
+        submitted_wall_ns=draft.wall_ns,
         state=JobState.HELD if submission.hold else state,
         after=after,
         max_restarts=_max_restarts(draft, submission),
         key=submission.key,
         why=reasons.held_by(submission.by) if submission.hold else "",
-        deeds=(HistoryEntry(wall_ns, submission.by, _was_submitted(submission)),),
+        deeds=(HistoryEntry(draft.wall_ns, submission.by, _was_submitted(submission)),),
         indices=submission.array,
         assigned="" if submission.assigned is None else submission.assigned.key,
     )
     assigned, queued_ns = submission.assigned, None
     if assigned is not None:  # its time at the head counts
-        queued_ns = draft.stamp(now_ns) - assigned.waited_ns
-    _submitted(draft, job, now_ns, wall_ns, queued_ns)
+        queued_ns = draft.stamp() - assigned.waited_ns
+    _submitted(draft, job, queued_ns)
     return job_id
 
 
@@ -314,9 +314,9 @@ def _was_submitted(submission: Submission) -> MessageLine:
     return messages.WAS_SUBMITTED_HELD() if submission.hold else messages.WAS_SUBMITTED()
 
 
-def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | None) -> None:
+def _submitted(draft: Draft, job: Job, queued_ns: int | None) -> None:
     if job.state is JobState.QUEUED:
-        queued = jobs.enqueue(draft, job, JobEvent.SUBMIT, now_ns, wall_ns, queued_ns)
+        queued = jobs.enqueue(draft, job, JobEvent.SUBMIT, queued_ns)
     else:
         queued = jobs.changed(draft, job, JobEvent.SUBMIT, job.state)
         draft.put_job(queued)

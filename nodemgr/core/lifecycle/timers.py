@@ -28,36 +28,36 @@ from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
 
 
-def tick(draft: Draft, event: Tick, now_ns: int) -> None:
-    for what, key in draft.due(now_ns):
-        _DUE[what](draft, key, now_ns, event.wall_ns)
+def tick(draft: Draft, event: Tick) -> None:
+    for what, key in draft.due():
+        _DUE[what](draft, key)
     _shrink(draft, event.used_bytes)
-    _ask_for_figures(draft, now_ns)
-    _wake_for_timers(draft, now_ns)
-    _hear(draft, event, now_ns)
+    _ask_for_figures(draft)
+    _wake_for_timers(draft)
+    _hear(draft, event)
     if any(True for _ in draft.wants_figures):
         draft.wake_scheduler()
 
 
-def _wake_for_timers(draft: Draft, now_ns: int) -> None:
+def _wake_for_timers(draft: Draft) -> None:
     """A pass makes the offers and orders that are due, and tries what was set aside."""
     for timer in (ASIDE, EXEMPT, RESIZES, GRANTS):
-        if (draft.timers.get(timer) or now_ns + 1) <= now_ns:
+        if (draft.timers.get(timer) or draft.now_ns + 1) <= draft.now_ns:
             draft.timers.drop(timer)
             draft.wake_scheduler()
 
 
-def _waited_too_long(draft: Draft, request_id: str, now_ns: int, _wall_ns: int) -> None:
+def _waited_too_long(draft: Draft, request_id: str) -> None:
     request = draft.requests.get(request_id)
     if request is not None:
-        waiting.expire(draft, request, now_ns)
+        waiting.expire(draft, request)
 
 
-def _stayed_away(draft: Draft, process: ProcessKey, now_ns: int, _wall_ns: int) -> None:
-    waiting.leave(draft, process, messages.NOT_BACK(), now_ns)
+def _stayed_away(draft: Draft, process: ProcessKey) -> None:
+    waiting.leave(draft, process, messages.NOT_BACK())
 
 
-def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int, _wall_ns: int) -> None:
+def _stalled_too_long(draft: Draft, task_id: str) -> None:
     task = draft.tasks.get(task_id)
     if task is not None and task.job_id is not None:
         draft.schedule(("kill", task_id), None)
@@ -73,7 +73,7 @@ def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int, _wall_ns: int) -
                 draft.emit(effects.Kill(process.key, process.pid))
 
 
-_DUE: dict[str, Callable[[Draft, str, int, int], None]] = {
+_DUE: dict[str, Callable[[Draft, str], None]] = {
     "wait": _waited_too_long,
     "away": _stayed_away,
     "kill": _stalled_too_long,
@@ -82,12 +82,12 @@ _DUE: dict[str, Callable[[Draft, str, int, int], None]] = {
 }
 
 
-def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
+def _hear(draft: Draft, event: Tick) -> None:
     """A task is silent when all its processes are. Sets the time to listen next."""
     for task_id in list(draft.silent_jobs):
         stopped = draft.tasks[task_id]
         if not event.silent.issuperset(stopped.processes):
-            leasing.job_heard(draft, stopped, now_ns)
+            leasing.job_heard(draft, stopped)
     members = [draft.processes.get(key) for key in sorted(event.silent)]
     for task_id in dict.fromkeys(member.task_id for member in members if member is not None):
         task = draft.tasks.get(task_id)
@@ -96,13 +96,13 @@ def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
             and (listened_to := _listened_to(draft, task))
             and event.silent.issuperset(listened_to)
         ):
-            _silent(draft, task, event.silent, now_ns, event.wall_ns)
+            _silent(draft, task, event.silent)
     for process in [key for key in draft.udp_askers if key in event.silent]:
-        waiting.leave(draft, process, "silent", now_ns)
+        waiting.leave(draft, process, "silent")
     if any(True for _ in draft.udp_askers) or any(
         _listened_to(draft, task) for task in draft.tasks.values()
     ):
-        last_ns = now_ns if event.oldest_ns is None else event.oldest_ns
+        last_ns = draft.now_ns if event.oldest_ns is None else event.oldest_ns
         draft.timers.put("silence", last_ns + draft.config.timeout_ms * MS)
     else:
         draft.timers.drop("silence")
@@ -121,9 +121,7 @@ def _listened_to(draft: Draft, task: Task) -> Sequence[ProcessKey]:
     return over_udp if is_quiet or (over_udp and task.job_id is not None) else task.processes
 
 
-def _silent(
-    draft: Draft, task: Task, silent: frozenset[ProcessKey], now_ns: int, wall_ns: int
-) -> None:
+def _silent(draft: Draft, task: Task, silent: frozenset[ProcessKey]) -> None:
     """A silent process over UDP is reclaimed: it cannot be known whether it lives.
 
     On the UNIX socket it lives: its task is stalled, or shown so if it is a job's.
@@ -132,15 +130,13 @@ def _silent(
         if process.pid is None:
             leasing.send_fence(draft, process.key, task.task_id, leasing.RECLAIMED)
             task = members.depart(draft, task, process)
-            leasing.lose_member(
-                draft, task, process, LeaseEnd.SILENT, leasing.RECLAIMED, now_ns, wall_ns, None
-            )
+            leasing.lose_member(draft, task, process, LeaseEnd.SILENT, leasing.RECLAIMED, None)
     if not task.processes or any(draft.processes[key].starts for key in task.processes):
         return
     if task.job_id is None:
-        leasing.stall(draft, task, now_ns)
+        leasing.stall(draft, task)
     elif _is_stopped(draft, task, silent):
-        leasing.stall_job(draft, task, now_ns, wall_ns)
+        leasing.stall_job(draft, task)
 
 
 def _is_stopped(draft: Draft, task: Task, silent: frozenset[ProcessKey]) -> bool:
@@ -176,13 +172,13 @@ def _shrink(draft: Draft, figures: Mapping[EnvGpu, int]) -> None:
                 draft.wake_scheduler()
 
 
-def _ask_for_figures(draft: Draft, now_ns: int) -> None:
+def _ask_for_figures(draft: Draft) -> None:
     """Again after a beat, while some memory is waited for."""
     shrinking = any(
         accounting.target(draft, draft.grants[key]) < draft.grants[key].memory_bytes
         for key in draft.unsettled
     )
     if shrinking or any(True for _ in draft.wants_figures):
-        draft.timers.put("figures", now_ns + draft.config.beat_ms * MS)
+        draft.timers.put("figures", draft.now_ns + draft.config.beat_ms * MS)
     else:
         draft.timers.drop("figures")

@@ -14,10 +14,10 @@ from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft
 
 
-def entered(draft: Draft, request: Request, asker: Asker, now_ns: int) -> None:
+def entered(draft: Draft, request: Request, asker: Asker) -> None:
     """The asker waits from now on; the request has its place."""
     if asker.transport is Transport.UDP:
-        draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+        draft.at_latest("silence", draft.now_ns + draft.config.timeout_ms * MS)
     if asker is request.askers[0]:
         draft.publish(
             "task.waiting",
@@ -52,18 +52,18 @@ def remove(draft: Draft, request: Request, process: ProcessKey) -> Request | Non
     return None
 
 
-def leave(draft: Draft, process: ProcessKey, why: str, now_ns: int) -> bool:
+def leave(draft: Draft, process: ProcessKey, why: str) -> bool:
     """The process does not wait any more, if it did."""
     request_id = draft.request_of.get(process)
     if request_id is None:
         return False
     request = draft.requests[request_id]
     if remove(draft, request, process) is None:
-        _publish_withdrawn(draft, request, why, now_ns)
+        _publish_withdrawn(draft, request, why)
     return True
 
 
-def refuse(draft: Draft, request: Request, code: DenyCode, reason: str, now_ns: int) -> None:
+def refuse(draft: Draft, request: Request, code: DenyCode, reason: str) -> None:
     """The request can wait no longer: all its askers get a DENY."""
     for asker in request.askers:
         leasing.send_deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
@@ -71,25 +71,25 @@ def refuse(draft: Draft, request: Request, code: DenyCode, reason: str, now_ns: 
     if request.resumes is not None:
         draft.drop_request(draft.requests[request.request_id])
         draft.wake_scheduler()
-    _publish_withdrawn(draft, request, reason, now_ns)
+    _publish_withdrawn(draft, request, reason)
 
 
-def expire(draft: Draft, request: Request, now_ns: int) -> None:
+def expire(draft: Draft, request: Request) -> None:
     """Refuses a request at its deadline."""
     reason = reasons.waited_in_vain(
-        now_ns - request.since_ns, draft.reasons.get(request.request_id) or ""
+        draft.now_ns - request.since_ns, draft.reasons.get(request.request_id) or ""
     )
-    refuse(draft, request, DenyCode.WAIT_TIMEOUT, reason, now_ns)
+    refuse(draft, request, DenyCode.WAIT_TIMEOUT, reason)
 
 
-def _publish_withdrawn(draft: Draft, request: Request, why: str, now_ns: int) -> None:
+def _publish_withdrawn(draft: Draft, request: Request, why: str) -> None:
     draft.publish(
         "request.withdrawn",
         {
             "env": request.env,
             "task": request.request_id,
             "why": why,
-            "waited_ns": now_ns - request.since_ns,
+            "waited_ns": draft.now_ns - request.since_ns,
             "command": request.command,
         },
     )

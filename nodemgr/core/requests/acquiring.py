@@ -43,7 +43,7 @@ from nodemgr.core.state.draft import Draft
 _request = maker(Request)
 
 
-def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
+def acquire(draft: Draft, event: Acquire) -> None:
     caller = event.caller
     figures = {(caller.env, uuid): size_bytes for uuid, size_bytes in event.unkept_bytes.items()}
     env = draft.envs.get(caller.env)
@@ -57,13 +57,13 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
         return
     draft.connect(caller.process, caller.connection)
     kin = _kin(draft, caller)
-    task = _task_of(draft, event, kin, now_ns)
+    task = _task_of(draft, event, kin)
     against = _refused_as_elastic(draft, event, task)
     if against is not None:
         _deny(draft, event, DenyCode.BAD_REQUEST, against)
         return
     if task is not None:
-        _join_task(draft, event, task, figures, now_ns)
+        _join_task(draft, event, task, figures)
         return
     request_id = _request_of(draft, event, kin) if draft.state.requests else None
     gpus = _asked_gpus(draft, event, env.quota)
@@ -78,11 +78,11 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
         memory_most_bytes=event.memory_most_bytes,
     ) or admission.refused_share(caller.env, env.quota, event.task_class, event.compute_percent)
     if request_id is not None:
-        _ask_again(draft, event, draft.requests[request_id], gpus, refusal, figures, now_ns)
+        _ask_again(draft, event, draft.requests[request_id], gpus, refusal, figures)
     elif refusal is not None:
         _deny(draft, event, *refusal)
     else:
-        _ask(draft, event, env.quota, gpus, figures, now_ns)
+        _ask(draft, event, env.quota, gpus, figures)
 
 
 def _refused_as_elastic(draft: Draft, event: Acquire, task: Task | None) -> str | None:
@@ -113,7 +113,7 @@ def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
         draft.disconnect(caller.process)
 
 
-def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -> Task | None:
+def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey]) -> Task | None:
     """The task that the caller belongs to: by itself, its token, its kin, or its job.
 
     A stalled one is resumed, or else fenced; then the caller asks for a lease of its own.
@@ -133,9 +133,9 @@ def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -
         task = _of_job(draft, caller.env, caller.job_id)
     if task is None or task.state is TaskState.RUNNING:
         if task is not None:
-            leasing.job_heard(draft, task, now_ns)
+            leasing.job_heard(draft, task)
         return task
-    return leasing.wake(draft, task, caller.process, now_ns, event.wall_ns)
+    return leasing.wake(draft, task, caller.process)
 
 
 def _kin(draft: Draft, caller: Caller) -> list[ProcessKey]:
@@ -160,13 +160,13 @@ def _held(draft: Draft, key: ProcessKey) -> Task | None:
     return None if process is None or process.fenced else draft.tasks[process.task_id]
 
 
-def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_ns: int) -> None:
+def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures) -> None:
     caller = event.caller
     process = draft.processes.get(caller.process)
     if process is not None and not process.fenced:
         if process.rid != event.rid:
             if process.starts and not event.starts:  # the program beats from now on
-                draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+                draft.at_latest("silence", draft.now_ns + draft.config.timeout_ms * MS)
             gated = event.gated if process.starts else process.gated
             process = replace(process, rid=event.rid, starts=event.starts, gated=gated)
             draft.put_process(process)
@@ -175,16 +175,16 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
             workers.joined(draft, event, task)
         return
     if task.suspension in (Suspension.SUSPENDING, Suspension.SUSPENDED):
-        _wait_for_resume(draft, event, task, figures, now_ns)
+        _wait_for_resume(draft, event, task, figures)
         return
-    waiting.leave(draft, caller.process, messages.JOINED(), now_ns)
+    waiting.leave(draft, caller.process, messages.JOINED())
     if elastic_leases.any_there(draft):
         workers.joins(draft, event, task)
     task = leasing.join(draft, task, _asker(event), figures)
     if elastic_leases.any_there(draft):
         workers.joined(draft, event, task)
     if caller.process in task.processes:
-        draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+        draft.at_latest("silence", draft.now_ns + draft.config.timeout_ms * MS)
         draft.publish(
             "task.joined",
             {
@@ -197,26 +197,24 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures, now_n
         )
 
 
-def resume(draft: Draft, event: ResumeTask, now_ns: int) -> None:
+def resume(draft: Draft, event: ResumeTask) -> None:
     """An order: the task waits in the queue for its room; served at once if it can be."""
     task = suspension.named(draft, event)
     if task is not None and task.suspension in (Suspension.SUSPENDING, Suspension.SUSPENDED):
-        suspension.wish_resume(draft, task, now_ns, event.wall_ns)
-        matching.match(draft, {}, now_ns, event.wall_ns)
+        suspension.wish_resume(draft, task)
+        matching.match(draft, {})
 
 
-def _wait_for_resume(
-    draft: Draft, event: Acquire, task: Task, figures: Figures, now_ns: int
-) -> None:
+def _wait_for_resume(draft: Draft, event: Acquire, task: Task, figures: Figures) -> None:
     """A new process of a suspended task waits until its memory is on its GPUs again."""
-    request = suspension.wish_resume(draft, task, now_ns, event.wall_ns)
+    request = suspension.wish_resume(draft, task)
     process = event.caller.process
     others = tuple(asker for asker in request.askers if asker.process != process)
     if draft.request_of.get(process) not in (None, request.request_id):
-        waiting.leave(draft, process, messages.JOINED(), now_ns)
+        waiting.leave(draft, process, messages.JOINED())
     draft.reasons.drop(request.request_id)
     draft.put_request(replace(request, askers=(*others, _asker(event))))
-    _match_now(draft, event, figures, now_ns)
+    _match_now(draft, event, figures)
 
 
 def _asker(event: Acquire) -> Asker:
@@ -255,9 +253,7 @@ def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
     return max(admission.default_gpus(draft, quota), event.world if event.world > 1 else 0)
 
 
-def _ask(
-    draft: Draft, event: Acquire, quota: Quota, gpus: int, figures: Figures, now_ns: int
-) -> None:
+def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, figures: Figures) -> None:
     """A new request: served at once if it can be, else it waits."""
     number = draft.count(IDS)
     task_class, compute_percent = shares.asked(quota, event.task_class, event.compute_percent)
@@ -270,12 +266,12 @@ def _ask(
         command=event.command,
         priority=quota.priority,
         sequence=number,
-        since_ns=now_ns,
+        since_ns=draft.now_ns,
         since_wall_ns=event.wall_ns,
         wait_ms=event.wait_ms,
         askers=(_asker(event),),
         world=max(1, event.world),
-        queued_ns=draft.stamp(now_ns),
+        queued_ns=draft.stamp(),
         is_default=not _is_explicit(event),
         task_class=task_class,
         compute_percent=compute_percent,
@@ -287,14 +283,14 @@ def _ask(
         try:
             answer = placement.reuse(draft, request) or _placed(draft, request, figures)
             if isinstance(answer, Choice):
-                leasing.begin(draft, request, answer, figures, now_ns, event.wall_ns)
+                leasing.begin(draft, request, answer, figures)
                 return
         except Exception as error:
             raise EntryFailed(request.request_id, error) from error
     draft.put_request(request)
     if event.wait_ms is not None:
-        draft.schedule(("wait", request.request_id), now_ns + event.wait_ms * MS)
-    _match_now(draft, event, figures, now_ns)
+        draft.schedule(("wait", request.request_id), draft.now_ns + event.wait_ms * MS)
+    _match_now(draft, event, figures)
 
 
 def _placed(draft: Draft, request: Request, figures: Figures) -> Choice | Shortage:
@@ -312,7 +308,6 @@ def _ask_again(
     gpus: int,
     refusal: tuple[DenyCode, str] | None,
     figures: Figures,
-    now_ns: int,
 ) -> None:
     """A waiter sends its request again or comes back to its place.
 
@@ -324,7 +319,7 @@ def _ask_again(
         askers = tuple(_asker(event) if asker is before else asker for asker in request.askers)
         draft.put_request(replace(request, askers=askers))
         if process in draft.state.away:  # while it was away, passes skipped it
-            matching.match(draft, figures, now_ns, event.wall_ns)
+            matching.match(draft, figures)
         if draft.request_of.get(process) is not None:
             position, reason = (
                 draft.positions.get(request.request_id) or 0,
@@ -337,8 +332,8 @@ def _ask_again(
         draft.reasons.drop(request.request_id)  # so that the new asker gets the line, too
         joined = _joined(event, request, gpus)
         draft.put_request(joined)
-        _put_off(draft, event, joined, now_ns)
-        _match_now(draft, event, figures, now_ns)
+        _put_off(draft, event, joined)
+        _match_now(draft, event, figures)
 
 
 def _joined(event: Acquire, request: Request, gpus: int) -> Request:
@@ -367,20 +362,20 @@ def _joined_most(event: Acquire, request: Request) -> int | None:
     return max(event.memory_most_bytes, request.memory_most_bytes)
 
 
-def _put_off(draft: Draft, event: Acquire, request: Request, now_ns: int) -> None:
+def _put_off(draft: Draft, event: Acquire, request: Request) -> None:
     """The request's deadline, with one asker more: none, or the later one."""
     deadline = ("wait", request.request_id)
     before_ns = draft.agenda.get(deadline)
     if request.wait_ms is None:
         draft.schedule(deadline, None)
     elif before_ns is not None and event.wait_ms is not None:
-        draft.schedule(deadline, max(before_ns, now_ns + event.wait_ms * MS))
+        draft.schedule(deadline, max(before_ns, draft.now_ns + event.wait_ms * MS))
 
 
-def _match_now(draft: Draft, event: Acquire, figures: Figures, now_ns: int) -> None:
+def _match_now(draft: Draft, event: Acquire, figures: Figures) -> None:
     """A new asker's first scheduling pass: a grant, the reason of its wait, or a refusal."""
     process = event.caller.process
-    matching.match(draft, figures, now_ns, event.wall_ns)
+    matching.match(draft, figures)
     request_id = draft.request_of.get(process)
     if request_id is None:
         return
@@ -396,4 +391,4 @@ def _match_now(draft: Draft, event: Acquire, figures: Figures, now_ns: int) -> N
         waiting.remove(draft, request, process)
         _deny(draft, event, DenyCode.QUEUE_FULL, full)
     else:
-        waiting.entered(draft, request, request.askers[-1], now_ns)
+        waiting.entered(draft, request, request.askers[-1])

@@ -25,13 +25,7 @@ MOST_STARTS = 16
 
 
 def match(
-    draft: Draft,
-    figures: Figures,
-    now_ns: int,
-    wall_ns: int,
-    *,
-    are_complete: bool = False,
-    most_starts: int | None = None,
+    draft: Draft, figures: Figures, *, are_complete: bool = False, most_starts: int | None = None
 ) -> set[str]:
     """Serves the requests that can be served, and notifies the others of their changes.
 
@@ -62,10 +56,10 @@ def match(
             has_grown = True
             _grow(draft, scheduling_pass)
         try:
-            result = _visit(draft, scheduling_pass, request, now_ns, wall_ns)
+            result = _visit(draft, scheduling_pass, request)
             if not has_waiter and result is not None and result.answer is Shortage.NODE:
                 has_waiter = True
-                idle_policy.give_room(draft, request, result, now_ns, wall_ns)
+                idle_policy.give_room(draft, request, result)
         except Exception as error:
             raise EntryFailed(request_id, error) from error
         if result is None or (
@@ -77,31 +71,31 @@ def match(
         passes.narrow(draft, scheduling_pass, walk)
     if not has_grown:
         _grow(draft, scheduling_pass)
-    _settle_elastic(draft, scheduling_pass, wall_ns)
-    _want_figures(draft, scheduling_pass, now_ns, are_complete=are_complete)
-    notify.notify(draft, scheduling_pass, now_ns)
+    _settle_elastic(draft, scheduling_pass)
+    _want_figures(draft, scheduling_pass, are_complete=are_complete)
+    notify.notify(draft, scheduling_pass)
     return scheduling_pass.full
 
 
 def _visit(
-    draft: Draft, scheduling_pass: SchedulingPass, request: Request, now_ns: int, wall_ns: int
+    draft: Draft, scheduling_pass: SchedulingPass, request: Request
 ) -> PlacementResult | None:
     """The request's result; it is served, or takes GPUs from best effort."""
     result = passes.consider(draft, scheduling_pass, request)
     if result is None or passes.away(draft, request):
         return result
     if request.task_class is TaskClass.LATENCY_SENSITIVE and request.compute_percent is not None:
-        preemption.preempt(draft, request, result, wall_ns)
+        preemption.preempt(draft, request, result)
     if isinstance(result.answer, Choice):
         choice = result.answer
         if request.gpu_range is not None and scheduling_pass.reservations is None:
             others = recalls.waiting(draft)
             choice = widening.widest(draft, scheduling_pass, request, result, others)
-        _serve(draft, scheduling_pass, request, choice, now_ns, wall_ns)
+        _serve(draft, scheduling_pass, request, choice)
     return result
 
 
-def _settle_elastic(draft: Draft, scheduling_pass: SchedulingPass, wall_ns: int) -> None:
+def _settle_elastic(draft: Draft, scheduling_pass: SchedulingPass) -> None:
     """Memory and GPUs of elastic tasks, once all requests are considered."""
     if draft.state.elastic_grants or "elastic_grants" in draft.seldom:
         with set_aside.attempt(draft, "memory of elastic tasks") as is_tried:
@@ -110,7 +104,7 @@ def _settle_elastic(draft: Draft, scheduling_pass: SchedulingPass, wall_ns: int)
     if draft.state.elastics or draft.state.calm_since or "elastics" in draft.seldom:
         with set_aside.attempt(draft, "GPUs of elastic tasks") as is_tried:
             if is_tried:
-                resizes.settle(draft, scheduling_pass, wall_ns)
+                resizes.settle(draft, scheduling_pass)
 
 
 def _grow(draft: Draft, scheduling_pass: SchedulingPass) -> None:
@@ -126,23 +120,16 @@ def _grow(draft: Draft, scheduling_pass: SchedulingPass) -> None:
         scheduling_pass.known.clear()
 
 
-def _serve(
-    draft: Draft,
-    scheduling_pass: SchedulingPass,
-    request: Request,
-    choice: Choice,
-    now_ns: int,
-    wall_ns: int,
-) -> None:
+def _serve(draft: Draft, scheduling_pass: SchedulingPass, request: Request, choice: Choice) -> None:
     if request.job_id is None:
         draft.drop_request(request)
     if request.resumes is not None:
         suspension.serve(draft, request, scheduling_pass.figures)
     elif request.job_id is None:
-        leasing.begin(draft, request, choice, scheduling_pass.figures, now_ns, wall_ns)
+        leasing.begin(draft, request, choice, scheduling_pass.figures)
     else:
         scheduling_pass.started += 1
-        jobs.start(draft, request, choice, scheduling_pass.figures, now_ns, wall_ns)
+        jobs.start(draft, request, choice, scheduling_pass.figures)
     if scheduling_pass.reservations is not None:
         scheduling_pass.reservations.served(
             request, [gpu.uuid for gpu in choice.fresh + choice.reused]
@@ -155,9 +142,7 @@ def _serve(
         draft.wake_scheduler()
 
 
-def _want_figures(
-    draft: Draft, scheduling_pass: SchedulingPass, now_ns: int, *, are_complete: bool
-) -> None:
+def _want_figures(draft: Draft, scheduling_pass: SchedulingPass, *, are_complete: bool) -> None:
     """Ask for a Tick's figures, at once and then at each beat, if freed memory would matter.
 
     Only these figures show that memory became free in a ledger. (UnreclaimedChanged reports the
@@ -176,7 +161,9 @@ def _want_figures(
             continue
         is_new = not are_complete or request.request_id not in draft.state.wants_figures
         draft.wants_figures.put(request.request_id, True)
-        draft.at_latest("figures", now_ns if is_new else now_ns + draft.config.beat_ms * MS)
+        draft.at_latest(
+            "figures", draft.now_ns if is_new else draft.now_ns + draft.config.beat_ms * MS
+        )
 
 
 def _may_become_free(draft: Draft, request: Request, gpu: Gpu) -> bool:

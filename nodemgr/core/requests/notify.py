@@ -34,7 +34,7 @@ from nodemgr.core.state.node_state import State
 from nodemgr.core.state.work_queue import ServiceOrder
 
 
-def notify(draft: Draft, scheduling_pass: passes.SchedulingPass, now_ns: int) -> None:
+def notify(draft: Draft, scheduling_pass: passes.SchedulingPass) -> None:
     """Sends the line of each waiter where it changed.
 
     (A no-wait request is refused in this step.)
@@ -52,7 +52,7 @@ def notify(draft: Draft, scheduling_pass: passes.SchedulingPass, now_ns: int) ->
         if draft.reasons.get(request.request_id) != line:
             draft.reasons.put(request.request_id, line)
             draft.positions.put(request.request_id, position)
-            if (draft.agenda.get(("wait", request.request_id)) or now_ns + 1) > now_ns:
+            if (draft.agenda.get(("wait", request.request_id)) or draft.now_ns + 1) > draft.now_ns:
                 for asker in request.askers:
                     leasing.send_wait(draft, asker.process, asker.rid, position, line)
 

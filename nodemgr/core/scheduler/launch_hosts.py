@@ -47,7 +47,7 @@ def why_down(draft: Draft | State, place: str) -> str:
     return messages.CONTAINER_DOWN(container=name, why=more)
 
 
-def changed(draft: Draft, event: LaunchHostChanged, _now_ns: int) -> None:
+def changed(draft: Draft, event: LaunchHostChanged) -> None:
     """Records the event.
 
     A change wakes the scheduler: a job keeps nothing while its place is down.

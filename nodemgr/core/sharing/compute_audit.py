@@ -31,14 +31,14 @@ class Violations(Protocol):
     def violations(self) -> Readable[tuple[ProcessKey, Uuid], Violation]: ...
 
 
-def audited(draft: Draft, event: ComputeAudited, now_ns: int) -> None:
+def audited(draft: Draft, event: ComputeAudited) -> None:
     """Handles one reading of all gates."""
-    found = {key for finding in event.findings if (key := _note(draft, finding, now_ns))}
+    found = {key for finding in event.findings if (key := _note(draft, finding))}
     for key, violation in [(key, draft.violations[key]) for key in draft.violations]:
         if key in found:
-            audit.act(draft, violation, now_ns, event.wall_ns)
+            audit.act(draft, violation)
         elif violation.offence in OF_COMPUTE:
-            audit.fade(draft, violation, now_ns)
+            audit.fade(draft, violation)
 
 
 def is_news(book: Violations, findings: Iterable[ComputeFinding]) -> bool:
@@ -48,7 +48,7 @@ def is_news(book: Violations, findings: Iterable[ComputeFinding]) -> bool:
     )
 
 
-def _note(draft: Draft, finding: ComputeFinding, now_ns: int) -> tuple[ProcessKey, Uuid] | None:
+def _note(draft: Draft, finding: ComputeFinding) -> tuple[ProcessKey, Uuid] | None:
     """The key of the violation; None: there is no such process, or a finding about memory."""
     key = finding.process, finding.uuid
     process, before = draft.processes.get(finding.process), draft.violations.get(key)
@@ -59,14 +59,16 @@ def _note(draft: Draft, finding: ComputeFinding, now_ns: int) -> tuple[ProcessKe
     task = draft.tasks.get(process.task_id)
     if before is None or before.offence is not finding.offence:
         command = "" if task is None else task.command
-        before = Violation(finding.offence, finding.uuid, process.key, process.pid, command, now_ns)
+        before = Violation(
+            finding.offence, finding.uuid, process.key, process.pid, command, draft.now_ns
+        )
     noted = replace(
         before,
         env=process.env,
         task_id=None if task is None else task.task_id,
         used_percent=finding.used_percent,
         allowed_percent=finding.allowed_percent,
-        last_ns=now_ns,
+        last_ns=draft.now_ns,
     )
     draft.violations.put(key, noted)
     return key

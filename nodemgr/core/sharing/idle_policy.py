@@ -35,55 +35,54 @@ def is_set(state: State) -> bool:
     )
 
 
-def seen(draft: Draft, event: IdleSeen, now_ns: int) -> None:
+def seen(draft: Draft, event: IdleSeen) -> None:
     """The idle times of tasks, as far as they are known. A use ends a warning."""
     for task_id in list(draft.idle_since):
         if task_id not in event.idle_ms or task_id not in draft.tasks:
             draft.idle_since.drop(task_id)
             draft.idle_warned.drop(task_id)
     for task_id, idle_ms in event.idle_ms.items():
-        since_ns, warned_ns = now_ns - idle_ms * MS, draft.idle_warned.get(task_id)
+        since_ns, warned_ns = draft.now_ns - idle_ms * MS, draft.idle_warned.get(task_id)
         if warned_ns is not None and since_ns > warned_ns:
             draft.idle_warned.drop(task_id)
         draft.idle_since.put(task_id, since_ns)
     draft.wake_scheduler()
 
 
-def keep(draft: Draft, event: KeepTask, now_ns: int) -> None:
+def keep(draft: Draft, event: KeepTask) -> None:
     """No policy acts on the task until then."""
     task = draft.tasks.get(administration.present_id(draft, event.task_id))
     if task is None or event.env not in (None, task.env):
         return
-    draft.put_task(replace(task, exempt_until_ns=now_ns + event.for_ms * MS))
+    draft.put_task(replace(task, exempt_until_ns=draft.now_ns + event.for_ms * MS))
     draft.idle_warned.drop(task.task_id)
 
 
-def give_room(
-    draft: Draft, request: Request, result: PlacementResult, now_ns: int, wall_ns: int
-) -> None:
+def give_room(draft: Draft, request: Request, result: PlacementResult) -> None:
     """Idle tasks are warned, and then suspended or released, for a request that waits."""
     if result.answer is not Shortage.NODE:
         return
-    idle = preemption.victims(
-        draft, result.ask, result.rows, lambda task: may_go(draft, task, now_ns)
-    )
+    idle = preemption.victims(draft, result.ask, result.rows, lambda task: may_go(draft, task))
     named = {task.task_id for task in idle}
     for task_id in [task_id for task_id in draft.idle_warned if task_id not in named]:
         draft.idle_warned.drop(task_id)
     for task in idle:
         warned_ns = draft.idle_warned.get(task.task_id)
         if warned_ns is None:
-            _warn(draft, task, request, now_ns)
-        elif now_ns - warned_ns >= WARNING_MS * MS:
-            _act(draft, task, request, now_ns, wall_ns)
+            _warn(draft, task, request)
+        elif draft.now_ns - warned_ns >= WARNING_MS * MS:
+            _act(draft, task, request)
 
 
-def may_go(draft: Draft, task: Task, now_ns: int) -> bool:
+def may_go(draft: Draft, task: Task) -> bool:
     """Whether the policy of its env's quota allows an action on the task now."""
     env, since_ns = draft.envs.get(task.env), draft.idle_since.get(task.task_id)
     if env is None or env.quota.idle_ms is None or since_ns is None:
         return False
-    if now_ns - since_ns < env.quota.idle_ms * MS or (task.exempt_until_ns or 0) > now_ns:
+    if (
+        draft.now_ns - since_ns < env.quota.idle_ms * MS
+        or (task.exempt_until_ns or 0) > draft.now_ns
+    ):
         return False
     if env.quota.when_idle == "release":
         return task.job_id is None
@@ -94,14 +93,14 @@ def may_go(draft: Draft, task: Task, now_ns: int) -> bool:
     )
 
 
-def _span(draft: Draft, task: Task, now_ns: int) -> str:
+def _span(draft: Draft, task: Task) -> str:
     """How long it has been idle, in whole minutes or, before the first, seconds."""
-    seconds = (now_ns - (draft.idle_since.get(task.task_id) or now_ns)) // (1_000 * MS)
+    seconds = (draft.now_ns - (draft.idle_since.get(task.task_id) or draft.now_ns)) // (1_000 * MS)
     return f"{seconds} s" if seconds < 60 else f"{seconds // 60} min"
 
 
-def _warn(draft: Draft, task: Task, request: Request, now_ns: int) -> None:
-    draft.idle_warned.put(task.task_id, now_ns)
+def _warn(draft: Draft, task: Task, request: Request) -> None:
+    draft.idle_warned.put(task.task_id, draft.now_ns)
     row = (
         messages.IDLE_RELEASE_WARNING
         if draft.envs[task.env].quota.when_idle == "release"
@@ -109,17 +108,17 @@ def _warn(draft: Draft, task: Task, request: Request, now_ns: int) -> None:
     )
     text = row(
         task=task.task_id,
-        span=_span(draft, task, now_ns),
+        span=_span(draft, task),
         env=request.env,
         seconds=WARNING_MS // 1_000,
     )
     leasing.send_note(draft, task, text)
 
 
-def _act(draft: Draft, task: Task, request: Request, now_ns: int, wall_ns: int) -> None:
+def _act(draft: Draft, task: Task, request: Request) -> None:
     draft.idle_warned.drop(task.task_id)
     if draft.envs[task.env].quota.when_idle == "suspend":
         suspension.begin(draft, task)
         return
-    why = messages.IDLE_RELEASED(span=_span(draft, task, now_ns), env=request.env)
-    leasing.fence(draft, task, LeaseEnd.TAKEN_BACK, why, now_ns, wall_ns, by="nodemgr")
+    why = messages.IDLE_RELEASED(span=_span(draft, task), env=request.env)
+    leasing.fence(draft, task, LeaseEnd.TAKEN_BACK, why, by="nodemgr")

@@ -28,14 +28,14 @@ from nodemgr.core.state.draft import Draft
 BY = "nodemgr"
 
 
-def preempt(draft: Draft, request: Request, result: PlacementResult, wall_ns: int) -> None:
+def preempt(draft: Draft, request: Request, result: PlacementResult) -> None:
     """Makes tasks go for a latency-sensitive request that waits for the node's GPUs."""
     if result.answer is not Shortage.NODE:
         return
     for is_able in (_can_be_suspended, can_go):
         tasks = preemption.victims(draft, result.ask, result.rows, partial(is_able, draft))
         for task in tasks:
-            _make_go(draft, task, request, wall_ns)
+            _make_go(draft, task, request)
         if tasks:
             return
     if draft.config.preempt_exempt_ms:
@@ -75,14 +75,14 @@ def _can_be_suspended(draft: Draft, task: Task) -> bool:
     )
 
 
-def _make_go(draft: Draft, task: Task, request: Request, wall_ns: int) -> None:
+def _make_go(draft: Draft, task: Task, request: Request) -> None:
     if task.job_id is None or _can_be_suspended(draft, task):
         suspension.begin(draft, task)
-        suspension.wish_resume(draft, task, draft.now_ns, wall_ns)
+        suspension.wish_resume(draft, task)
         return
     job = draft.jobs[task.job_id]
     why = messages.PREEMPTED_FOR(env=request.env)
     then = messages.WAS_PREEMPTED(request=request.job_id or request.request_id)
-    noted = jobs.noted(job, wall_ns, BY, then)
+    noted = jobs.noted(job, draft.wall_ns, BY, then)
     jobs.stop(draft, noted, JobState.QUEUED, why, yields=True)
     draft.publish("job.requeued", {**jobs.facts(job), "by": BY, "position": None, "reason": why})

@@ -32,19 +32,19 @@ def is_due(state: State, task_id: str, now_ns: int) -> bool:
     return before is None or now_ns - before.at_ns >= LEAST_INTERVAL_NS
 
 
-def progressed(draft: Draft, event: Progressed, now_ns: int) -> None:
+def progressed(draft: Draft, event: Progressed) -> None:
     process = draft.processes.get(event.process)
     task = None if process is None or process.fenced else draft.tasks.get(process.task_id)
-    if task is None or not is_due(draft.state, task.task_id, now_ns):
+    if task is None or not is_due(draft.state, task.task_id, draft.now_ns):
         return
     if event.total is not None and not event.done <= event.total > 0:
         return
     before = draft.progress.get(task.task_id)
     if before is not None and before.total is not None and event.total is None:
         return  # another process of the task knows more
-    report = _next(before, event, now_ns)
-    if _keep_time(draft, task, report, now_ns):
-        report = replace(report, from_done=report.done, from_ns=now_ns)
+    report = _next(before, event, draft.now_ns)
+    if _keep_time(draft, task, report):
+        report = replace(report, from_done=report.done, from_ns=draft.now_ns)
     draft.progress.put(task.task_id, report)
 
 
@@ -55,7 +55,7 @@ def _next(before: Progress | None, event: Progressed, now_ns: int) -> Progress:
     return replace(before, done=event.done, at_ns=now_ns)
 
 
-def _keep_time(draft: Draft, task: Task, report: Progress, now_ns: int) -> bool:
+def _keep_time(draft: Draft, task: Task, report: Progress) -> bool:
     """Gives the task the share that it needs to keep its time; whether its share has changed."""
     preset_ms = task.time_limit_ms if task.deadline_ms is None else task.deadline_ms
     preset_ms = task.expected_ms if preset_ms is None else preset_ms
@@ -65,8 +65,8 @@ def _keep_time(draft: Draft, task: Task, report: Progress, now_ns: int) -> bool:
     if preset_ms is None or share_percent is None or asked_percent is None:
         return False
     state = QosState(
-        elapsed_ms=task.ran_ns(now_ns) // MS,
-        remaining=_remaining(task, report, now_ns),
+        elapsed_ms=task.ran_ns(draft.now_ns) // MS,
+        remaining=_remaining(task, report, draft.now_ns),
         preset=Estimate(preset_ms),
         asked_percent=asked_percent,
         share_percent=share_percent,

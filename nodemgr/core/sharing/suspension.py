@@ -53,7 +53,7 @@ def named(draft: Draft, event: SuspendTask | ResumeTask) -> Task | None:
     return task if task is not None and event.env in (None, task.env) else None
 
 
-def suspend(draft: Draft, event: SuspendTask, _now_ns: int) -> None:
+def suspend(draft: Draft, event: SuspendTask) -> None:
     """A resume that waits is given up. Nothing happens to a task that cannot be suspended."""
     task = named(draft, event)
     if task is None:
@@ -76,7 +76,7 @@ def begin(draft: Draft, task: Task) -> None:
     draft.emit(effects.SuspendProcesses(task.task_id, task.processes))
 
 
-def wish_resume(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> Request:
+def wish_resume(draft: Draft, task: Task) -> Request:
     """The request by which it waits for its room; a new one if there is none."""
     request_id = leasing.resume_id(task.task_id)
     waiting = draft.requests.get(request_id)
@@ -92,11 +92,11 @@ def wish_resume(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> Request:
         command=task.command,
         priority=draft.envs[task.env].quota.priority if job is None else job.priority,
         sequence=leasing.record_id(task.task_id),
-        since_ns=now_ns,
-        since_wall_ns=wall_ns,
+        since_ns=draft.now_ns,
+        since_wall_ns=draft.wall_ns,
         wait_ms=None,
         askers=(),
-        queued_ns=draft.stamp(now_ns),
+        queued_ns=draft.stamp(),
         task_class=task.task_class,
         compute_percent=task.compute_percent,
         resumes=task.task_id,
@@ -123,7 +123,7 @@ def serve(draft: Draft, request: Request, figures: Figures) -> None:
         leasing.admit(draft, task, request.askers, figures)
 
 
-def suspended(draft: Draft, event: Suspended, now_ns: int) -> None:
+def suspended(draft: Draft, event: Suspended) -> None:
     task = draft.tasks.get(event.task_id)
     if task is None or task.suspension is not Suspension.SUSPENDING:
         return
@@ -131,7 +131,7 @@ def suspended(draft: Draft, event: Suspended, now_ns: int) -> None:
     leasing.send_note(draft, task, messages.SUSPENDED_NOTE(task=task.task_id))
 
 
-def suspend_failed(draft: Draft, event: SuspendFailed, now_ns: int) -> None:
+def suspend_failed(draft: Draft, event: SuspendFailed) -> None:
     task = draft.tasks.get(event.task_id)
     if task is None or task.suspension is not Suspension.SUSPENDING:
         return
@@ -140,19 +140,19 @@ def suspend_failed(draft: Draft, event: SuspendFailed, now_ns: int) -> None:
     if event.is_out:
         _goes_out(draft, replace(task, suspension_fault=event.reason))
         return
-    _goes_on(draft, replace(task, suspension_fault=event.reason), now_ns)
+    _goes_on(draft, replace(task, suspension_fault=event.reason))
     leasing.send_note(draft, task, reason)
 
 
-def resumed(draft: Draft, event: Resumed, now_ns: int) -> None:
+def resumed(draft: Draft, event: Resumed) -> None:
     task = draft.tasks.get(event.task_id)
     if task is None or task.suspension is not Suspension.RESUMING:
         return
-    _goes_on(draft, task, now_ns)
+    _goes_on(draft, task)
     draft.publish("task.restored", _facts(draft, task))
 
 
-def resume_failed(draft: Draft, event: ResumeFailed, now_ns: int) -> None:
+def resume_failed(draft: Draft, event: ResumeFailed) -> None:
     """Memory that may be on the GPU stays charged: then the task counts as running.
 
     Where no call was made for lack of room, it waits in the queue again; one line says so.
@@ -167,9 +167,9 @@ def resume_failed(draft: Draft, event: ResumeFailed, now_ns: int) -> None:
     if event.is_out:
         _goes_out(draft, changed)
     else:
-        _goes_on(draft, changed, now_ns)
+        _goes_on(draft, changed)
     if event.again:
-        wish_resume(draft, draft.tasks[task.task_id], now_ns, event.wall_ns)
+        wish_resume(draft, draft.tasks[task.task_id])
     if is_news:
         row = messages.RESUME_WAITS if event.again else messages.RESUME_FAILED
         leasing.send_note(draft, task, row(task=task.task_id, reason=event.reason))
@@ -186,19 +186,21 @@ def _goes_out(draft: Draft, task: Task) -> None:
     draft.wake_scheduler()
 
 
-def _goes_on(draft: Draft, task: Task, now_ns: int) -> None:
+def _goes_on(draft: Draft, task: Task) -> None:
     request = draft.requests.get(leasing.resume_id(task.task_id))
     task = replace(task, suspension=Suspension.NONE)
     if task.suspended_since_ns is not None:
-        away_ms = max(0, now_ns - task.suspended_since_ns) // MS
+        away_ms = max(0, draft.now_ns - task.suspended_since_ns) // MS
         more_ms = task.suspended_ms + away_ms
-        task = replace(task, suspended_since_ns=None, suspended_ms=more_ms, restored_ns=now_ns)
+        task = replace(
+            task, suspended_since_ns=None, suspended_ms=more_ms, restored_ns=draft.now_ns
+        )
         _limit_job(draft, task)
     draft.put_task(task)
     if request is not None:  # of a suspension that failed
         draft.drop_request(request)
         leasing.admit(draft, task, request.askers, {})
-    draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+    draft.at_latest("silence", draft.now_ns + draft.config.timeout_ms * MS)
     draft.wake_scheduler()
 
 

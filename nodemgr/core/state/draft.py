@@ -79,14 +79,16 @@ class Draft(Overlays):
 
     __slots__ = (
         "config", "effects", "history", "now_ns", "payloads", "published", "stamped_ns", "version",
-        "wakes_scheduler",
+        "wakes_scheduler", "wall_ns",
     )  # fmt: skip
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self.state: State = state
         self.now_ns = 0
-        """Time of the step."""
+        """Time of the step: monotonic,"""
+        self.wall_ns = 0
+        """and on the wall clock."""
         self.stamped_ns = state.stamped_ns
         self.version = state.version
         self.config = state.config
@@ -470,9 +472,9 @@ class Draft(Overlays):
             self.connections.drop(process)
             self.process_of_connection.drop(connection)
 
-    def go_away(self, process: ProcessKey, now_ns: int) -> None:
-        self.away.put(process, now_ns)
-        self.schedule(("away", process), now_ns + self.config.timeout_ms * MS)
+    def go_away(self, process: ProcessKey) -> None:
+        self.away.put(process, self.now_ns)
+        self.schedule(("away", process), self.now_ns + self.config.timeout_ms * MS)
 
     def come_back(self, process: ProcessKey) -> None:
         if process in self.away:
@@ -485,9 +487,9 @@ class Draft(Overlays):
         elif deadline in self.agenda:
             self.agenda.drop(deadline)
 
-    def due(self, now_ns: int) -> list[Deadline]:
+    def due(self) -> list[Deadline]:
         """Due deadlines of the applied state, earliest first."""
-        end = bisect_left(self.state.deadlines, (now_ns + 1, ("", "")))
+        end = bisect_left(self.state.deadlines, (self.now_ns + 1, ("", "")))
         return [deadline for _, deadline in self.state.deadlines[:end]]
 
     def at_latest(self, timer: str, due_ns: int) -> None:
@@ -550,13 +552,13 @@ class Draft(Overlays):
         slot = (~taken & (taken + 1)).bit_length() - 1
         return slot if slot < LEDGER_SLOTS else None
 
-    def stamp(self, now_ns: int, size: int = 1) -> int:
+    def stamp(self, size: int = 1) -> int:
         """A stamp for the end of a queue; the first of so many."""
-        stamp_ns = max(self.stamped_ns + 1, self.state.queue_now(now_ns))
+        stamp_ns = max(self.stamped_ns + 1, self.state.queue_now(self.now_ns))
         self.stamped_ns = stamp_ns + size - 1
         return stamp_ns
 
-    def front_ns(self, name: str, now_ns: int) -> int:
+    def front_ns(self, name: str) -> int:
         """The earliest queue time of the queue's waiting requests; now if none."""
         changes = self.requests.changes
         firsts = [
@@ -571,7 +573,7 @@ class Draft(Overlays):
             and request.request_id not in self.state.queue
         ]
         stamps = [self.requests[entry].queued_ns for entry in (*firsts, *own) if entry is not None]
-        return min(stamps, default=self.state.queue_now(now_ns))
+        return min(stamps, default=self.state.queue_now(self.now_ns))
 
     def walk(self) -> Walk:
         """Walks the requests in the order of service, including this step's own.

@@ -61,7 +61,7 @@ class Waits:
         with monkeypatch.context() as patch:
             patch.setattr(resizes, "settle", lambda *_: None)
             patch.setattr(grants, "settle", lambda *_: None)
-            matching.match(draft, dict(node.used), node.now_ns, node.wall_ns)
+            matching.match(draft, dict(node.used))
         return [each for each in node.state.requests if each not in draft.requests]
 
 
@@ -71,7 +71,7 @@ def leave_above_least(draft: Draft, _node: Node) -> None:
         for uuid in elastic_leases.above_least(lease):
             if elastic_leases.is_active(draft.tasks[lease.task_id]):
                 task = draft.tasks[lease.task_id]
-                resizing.shrink(draft, task, uuid, "", draft.now_ns, 0)
+                resizing.shrink(draft, task, uuid, "")
     for unreclaimed in list(draft.unreclaimed.values()):
         if (unreclaimed.process, unreclaimed.uuid) not in draft.state.unreclaimed:
             draft.drop_unreclaimed(unreclaimed)

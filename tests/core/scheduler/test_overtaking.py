@@ -254,15 +254,13 @@ def test_whoever_overtakes_delays_nobody_who_stood_before_him(
         scheduling_pass: passes.SchedulingPass,
         request: object,
         choice: object,
-        now_ns: int,
-        wall_ns: int,
     ) -> None:
         if choice.fresh and (
             nodes[-1].takes_whole_gpus()
             or any(gpu.uuid in scheduling_pass.reserved for gpu in choice.fresh)
         ):  # type: ignore[attr-defined]
             nodes[-1].overtook.add(request.job_id)  # type: ignore[attr-defined]
-        serve(draft, scheduling_pass, request, choice, now_ns, wall_ns)  # type: ignore[arg-type]
+        serve(draft, scheduling_pass, request, choice)  # type: ignore[arg-type]
 
     monkeypatch.setattr(matching, "_serve", served)
     for seed in (*range(SEEDS), *FOUND):
