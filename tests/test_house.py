@@ -683,7 +683,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/api/job_arguments.py": "tests/edge/api/test_job_operations.py",
     "nodemgr/edge/api/job_views.py": "tests/jobs/test_queue.py",
     "nodemgr/edge/api/job_waits.py": "tests/jobs/test_queue.py",
-    "nodemgr/edge/api/release_names.py": "tests/core/lifecycle/test_administration.py",
     "nodemgr/edge/api/task_rows.py": "tests/edge/api/test_views.py",
     "nodemgr/edge/store/web_token_rows.py": "tests/edge/web/test_tokens.py",
     "nodemgr/edge/page/address.py": "tests/edge/web/test_web_page.py",

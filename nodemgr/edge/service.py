@@ -196,7 +196,7 @@ class Service:
             settings.device_gate, settings.run_dir, settings.simulate is not None, journal.note
         )
         self._harden(source.can_limit, gate)
-        control = ControlServer(self.loop, settings.run_dir, settings.group, self._when_fresh)
+        control = ControlServer(self.loop, settings.run_dir, settings.group)
         stack.callback(control.close)
         journal.publish_to(control.publish)
         reading = source.read(self.clock.monotonic_ns())
@@ -217,7 +217,7 @@ class Service:
         parts.daemon.resume(reading, same_boot=same_boot)
         self._reside(stack)
         self._watch_devices(stack)
-        control.start(parts.operations())
+        control.start(parts.order)
         parts.open_page()
         stack.callback(gc.set_threshold, *gc.get_threshold())
         _settle_memory()
@@ -273,9 +273,6 @@ class Service:
     def daemon(self) -> Daemon:
         """It is there once `open` has returned."""
         return self.parts.daemon
-
-    def _when_fresh(self, then: Any) -> None:
-        self.daemon.node.when_fresh(then)
 
     # -- run and end --
 

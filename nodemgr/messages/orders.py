@@ -10,9 +10,6 @@ from client_plugin.messages.form import (
 NOT_JSON = Message("an order is one JSON object", 'send one with "verb" and "args"', code="usage")
 NO_VERB = Message('an order must be one JSON object with "verb" and "args"', code="usage")
 UNKNOWN_VERB = Message("unknown verb {verb!r}", "the verbs are {known}", code="usage")
-UNKNOWN_QUESTION = Message(
-    "unknown question {question!r}", "the questions are {known}", code="usage"
-)
 ARGUMENTS_NOT_OBJECT = Message("args must be an object", code="usage")
 NO_SUCH_GPU = Message(
     "there is no GPU {index}",

@@ -26,7 +26,7 @@ from nodemgr.core.model import events
 from nodemgr.core.model.effects import SubmitAnswered
 from nodemgr.core.model.entities import Assignment, JobState
 from nodemgr.edge.admin.control_client import ManagerRefused
-from nodemgr.edge.api.job_operations import Who
+from nodemgr.edge.api.verb_table import ENV, Speaker
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.rpc.operation import OperationError
 from tests.jobs.world import KINDS, WAIT_LIMIT_S, World, open_gate
@@ -297,12 +297,13 @@ def test_a_key_outlives_the_history() -> None:
 def test_root_alone_assigns_since_it_names_the_user(
     world: World, monkeypatch: pytest.MonkeyPatch, uid: int, on_node: bool, may: bool
 ) -> None:
-    """By the kernel's word. The control plane knows no user, and does not have the order."""
-    orders = world.manager.service.parts.job_orders
-    assert "job_assign" not in orders.for_admins()
+    """By the kernel's word. An administrator, of whom it says less, does not have the order."""
+    verbs, hosts = world.manager.service.parts.verbs, world.manager.service.parts._hosts
+    row = verbs.rows["job_assign"]
+    assert row.who is ENV
     session = object.__new__(Connection)
     session.identity = cast(Any, SimpleNamespace(uid=uid, gids=()))
-    monkeypatch.setattr(orders._launch_hosts, "is_on_node", lambda _session: on_node)
-    assert orders._is_root(Who("someone", "alice", session)) is may
+    monkeypatch.setattr(hosts, "is_on_node", lambda _session: on_node)
+    assert hosts.is_root(session) is may
     with pytest.raises(OperationError, match="root's to assign"):
-        orders.table["job_assign"].perform(Who("someone over UDP", "alice"), {})
+        row.perform(Speaker(ENV, "someone over UDP", "someone", "alice"), {})

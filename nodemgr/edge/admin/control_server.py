@@ -2,8 +2,7 @@
 
 Both are sockets of the run directory.
 
-Knows: frames, JSON, how an argument is checked. Must not know: what a verb does
-(api/admin_operations.py).
+Knows: frames, JSON. Must not know: what a verb does (api/verb_table.py).
 
 The sockets' files are open to root and one group alone, and that is all their protection: a process
 that can connect may order.
@@ -22,17 +21,7 @@ import zmq
 from nodemgr.edge.admin.control_client import MAX_SYNC_BYTES, SYNC_PREFIX
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import CONTROL_SOCKET, EVENTS_SOCKET, give_to_group
-from nodemgr.edge.rpc.operation import (
-    JsonText,
-    Later,
-    Operation,
-    OperationError,
-    Operations,
-    check,
-    parse,
-    unknown_verb,
-)
-from nodemgr.edge.store.database import StoreFailed
+from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply, parse, text
 from nodemgr.messages import manager_log as log
 from nodemgr.messages import orders as messages
 
@@ -46,20 +35,18 @@ SUBSCRIBES = b"\x01"
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
-WhenFresh = Callable[[Callable[[], None]], None]
-"""Calls its argument once there is a fresh reading of the GPUs."""
+BeginOrder = Callable[[str, str, dict[str, Any], Reply], None]
+"""Carries an order of this administrator out: (who, verb, arguments), and calls the last."""
+ANONYMOUS = "an administrator"
 
 
 class ControlServer:
     """Both sockets, in the loop."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, run_dir: Path, group: str, when_fresh: WhenFresh
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, run_dir: Path, group: str) -> None:
         """Raises zmq.ZMQError where a socket cannot be bound."""
-        self.orders: Operations = {}
+        self._begin: BeginOrder | None = None
         self._loop = loop
-        self._when_fresh = when_fresh
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.MAXMSGSIZE, MAX_ORDER_BYTES)
@@ -71,9 +58,9 @@ class ControlServer:
             socket.setsockopt(zmq.LINGER, LINGER_MS)
             self._bind(socket, run_dir / name, group)
 
-    def start(self, orders: Operations) -> None:
+    def start(self, begin: BeginOrder) -> None:
         """Takes orders from now on; those that were sent before wait in the socket."""
-        self.orders = orders
+        self._begin = begin
         self._loop.add_reader(_option(self._router, zmq.FD), self._readable)
         self._loop.add_reader(_option(self._stream, zmq.FD), self._subscribed)
         self._loop.call_soon(self._readable)
@@ -120,38 +107,16 @@ class ControlServer:
             self._order(envelope, body)
 
     def _order(self, envelope: list[bytes], body: bytes) -> None:
+        assert self._begin is not None
         try:
-            order, arguments = self._parse(body)
+            verb, given = parse(body)
+            if not isinstance(given, dict):
+                raise OperationError(messages.ARGUMENTS_NOT_OBJECT())
+            who = text(given.pop("by")) if "by" in given else ANONYMOUS
         except OperationError as error:
             self._reply(envelope, _refusal(error))
             return
-        if order.fresh:
-            self._when_fresh(lambda: self._perform(envelope, order, arguments))
-        else:
-            self._perform(envelope, order, arguments)
-
-    def _parse(self, body: bytes) -> tuple[Operation, dict[str, Any]]:
-        verb, given = parse(body)
-        order = self.orders.get(verb)
-        if order is None:
-            raise unknown_verb(verb, self.orders)
-        return order, check(order.arguments, given)
-
-    def _perform(self, envelope: list[bytes], order: Operation, arguments: dict[str, Any]) -> None:
-        try:
-            result = order.perform(arguments)
-            if isinstance(result, Later):
-                result.begin(lambda answer: self._reply(envelope, _answer(answer)))
-                return
-            reply = _answer(result)
-        except OperationError as error:
-            reply = _refusal(error)
-        except StoreFailed as error:
-            reply = _refusal(OperationError(messages.STORE_FAILED(fault=error)))
-        except Exception as error:  # an answer is owed in any case
-            stderr_log.fault("in an order", error)
-            reply = _refusal(OperationError(messages.INTERNAL_FAULT(error=repr(error))))
-        self._reply(envelope, reply)
+        self._begin(who, verb, given, lambda answer: self._reply(envelope, _answer(answer)))
 
     def _reply(self, envelope: list[bytes], reply: str) -> None:
         try:

@@ -1,11 +1,11 @@
-"""The orders of an administrator: one table of verbs, their arguments and their actions.
+"""The verbs about the node and its environments: views, records, quotas.
 
-Knows: the control plane's words (CONTRACT "Control plane"), which event or view answers each. Must
-not know: frames, sockets.
+Knows: which event or view answers each. Must not know: sockets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,17 +23,17 @@ from nodemgr.core.model.entities import MS, Env, Quota
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.cdi import DEVICE_FORM, is_device_name
-from nodemgr.edge.api.release_names import release
+from nodemgr.edge.api.verb_table import ADMIN, ENV, VIEWERS, Needs, Right, Speaker, verb
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host.rundir import SOCKET_NAME, RunDirError, check_socket_path
 from nodemgr.edge.kernel.processes import group_id, user_id
 from nodemgr.edge.rpc.operation import (
     Argument,
-    Operation,
+    Later,
     OperationError,
-    Operations,
     access,
+    check_argument,
     choice,
     duration,
     env_name,
@@ -42,7 +42,6 @@ from nodemgr.edge.rpc.operation import (
     members,
     named,
     of_field,
-    text,
 )
 from nodemgr.messages import environments as messages
 from nodemgr.paths import env_dir
@@ -50,59 +49,71 @@ from nodemgr.paths import env_dir
 SCHEMA_VERSION = 1
 CLIENT_ABI = 1
 MAX_EVENTS = 10_000
+MAX_RECORDS = 2_000
+"""The most records of an env for its users, the last ones: they fit the parts and take 20 ms."""
+
+
+def _judged_later(value: object) -> object:
+    """The name of a queue, as far as no state is known."""
+    return value
+
+
+BY_ENV = {"env": Argument(env_name)}
+NAMED = {"env": Argument(env_name, required=True)}
+QUOTA = {
+    **NAMED,
+    **{
+        row.name: of_field(row, {fields.QUEUE: _judged_later})
+        for row in fields.QUOTA
+        if row.is_ordered
+    },
+    **members(user_id, group_id),
+}
+SINCE = Argument(integer(0, 2**63 - 1))
 
 
 class AdminOperations:
     """The verbs, on a daemon."""
 
-    def __init__(self, daemon: Daemon, views: Views) -> None:
+    def __init__(
+        self, daemon: Daemon, views: Views, forget_tokens: Callable[[str, str], None]
+    ) -> None:
+        """`forget_tokens`: of an environment that is removed by this administrator."""
         self._daemon = daemon
         self._views = views
+        self._forget_tokens = forget_tokens
 
-    def orders(self) -> Operations:
-        env = Argument(env_name, required=True)
-        quota = {
-            row.name: of_field(row, {fields.QUEUE: self._queue_name})
-            for row in fields.QUOTA
-            if row.is_ordered
-        } | members(user_id, group_id)
-        by = {"by": Argument(text)}
-        since = Argument(integer(0, 2**63 - 1))
-        views = self._views
-        return {
-            "ping": Operation({}, lambda _: {**views.identity(), "abi": CLIENT_ABI}),
-            "status": Operation({}, lambda _: views.status(), fresh=True),
-            "figures": Operation({}, lambda _: views.figures()),
-            "quota_set": Operation({"env": env, **quota, **by}, self._quota_set),
-            "quota_show": Operation({"env": Argument(env_name)}, self._quota_show),
-            "quota_rm": Operation({"env": env, "force": Argument(flag), **by}, self._quota_rm),
-            "env_create": Operation({"env": env, **quota, **by}, self._env_create),
-            "env_rekey": Operation(
-                {"env": env, "grace_ms": Argument(duration(0, MAX_DURATION_MS)), **by},
-                self._env_rekey,
-            ),
-            "env_show": Operation({"env": Argument(env_name)}, self._env_show),
-            "allocations": Operation(
-                {"env": Argument(env_name), "since_wall_ns": since}, self._allocations
-            ),
-            "release": Operation(
-                {"task": Argument(text, required=True), **by},
-                lambda given: release(self._daemon, given["task"], given.get("by", ""), None),
-            ),
-            "events": Operation(
-                {"since": since, "limit": Argument(integer(1, MAX_EVENTS))}, self._events
-            ),
-            "doctor": Operation({}, lambda _: views.doctor()),
-        }
+    # -- views --
+
+    @verb("ping", ADMIN)
+    def _ping(self, _who: Speaker, _given: dict[str, Any]) -> dict[str, Any]:
+        return {**self._views.identity(), "abi": CLIENT_ABI}
+
+    @verb("status", ENV | ADMIN, needs=Needs.STATUS)
+    def _status(self, who: Speaker, _given: dict[str, Any]) -> Later:
+        return self._views.status(who.env)
+
+    @verb("figures", ENV | ADMIN, needs=Needs.FIGURES)
+    def _figures(self, who: Speaker, _given: dict[str, Any]) -> Later:
+        return self._views.figures(who.env)
+
+    @verb("holdings", ENV)
+    def _holdings(self, who: Speaker, _given: dict[str, Any]) -> dict[str, Any]:
+        assert who.env is not None
+        return self._views.holdings(who.env)
+
+    @verb("doctor", ENV | ADMIN, needs=Needs.AUDIT)
+    def _doctor(self, who: Speaker, _given: dict[str, Any]) -> Any:
+        if who.env is None or who.session is None:
+            return self._views.doctor()
+        checks = self._views.env_checks(who.env, who.session.pid)
+        return {"schema_version": SCHEMA_VERSION, "checks": checks}
 
     # -- quotas --
 
-    def _queue_name(self, value: object) -> Any:
-        """One of the present queues. Raises OperationError."""
-        return choice(*queue_settings.rows(self._daemon.state))(value)
-
-    def _quota_set(self, given: dict[str, Any]) -> dict[str, Any]:
-        name, by = given.pop("env"), given.pop("by", "")
+    @verb("quota_set", ADMIN | Right.ADMIN_TOKEN, QUOTA, changes=True)
+    def _quota_set(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        name = given.pop("env")
         before = self._daemon.state.envs.get(name)
         if before is None and "gpus" not in given:
             raise OperationError(messages.ENV_IS_NEW(env=name))
@@ -111,7 +122,7 @@ class AdminOperations:
         quota = Quota(**given) if had is None else replace(had, **given)
         self._check_quota(name, quota, given)
         self._daemon.submit_or_refuse(
-            events.SetQuota(name, quota, by, self._daemon.clock.wall_ns())
+            events.SetQuota(name, quota, who.user, self._daemon.clock.wall_ns())
         )
         return {
             "quota": snapshot.quota(name, self._daemon.state.envs[name].quota),
@@ -130,6 +141,9 @@ class AdminOperations:
                 messages.DEFAULT_ABOVE_QUOTA(default=quota.default_gpus, gpus=quota.gpus)
             )
         known = queue_settings.rows(self._daemon.state)
+        for argument in ("priority", "max_priority"):
+            if given.get(argument) is not None:
+                check_argument(argument, choice(*known), given[argument])
         if (
             quota.max_priority in known
             and quota.priority in known
@@ -181,17 +195,17 @@ class AdminOperations:
             warnings.append(fault)
         return warnings
 
-    def _quota_show(self, given: dict[str, Any]) -> dict[str, Any]:
-        envs = self._daemon.state.envs
-        shown = (
-            [self._env(given["env"])] if "env" in given else [envs[name] for name in sorted(envs)]
-        )
+    @verb("quota_show", ADMIN | VIEWERS, BY_ENV)
+    def _quota_show(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        envs, named = self._daemon.state.envs, who.env or given.get("env")
+        shown = [self._env(named)] if named is not None else [envs[name] for name in sorted(envs)]
         return {
             "schema_version": SCHEMA_VERSION,
             "quotas": [snapshot.quota(env.name, env.quota) for env in shown],
         }
 
-    def _quota_rm(self, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("quota_rm", ADMIN, {**NAMED, "force": Argument(flag)}, changes=True)
+    def _quota_rm(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         env, state = self._env(given["env"]), self._daemon.state
         tasks = len(state.env_tasks.get(env.name, ()))
         waiting = sum(1 for request in state.requests.values() if request.env == env.name)
@@ -208,8 +222,9 @@ class AdminOperations:
             )
             raise OperationError(messages.ENV_IN_USE(env=env.name, held=held))
         self._daemon.submit_or_refuse(
-            events.RemoveQuota(env.name, given.get("by", ""), self._daemon.clock.wall_ns())
+            events.RemoveQuota(env.name, who.user, self._daemon.clock.wall_ns())
         )
+        self._forget_tokens(env.name, who.user)
         warnings: list[str] = []
         if tasks:
             warnings.append(messages.TASKS_LOST_GPUS(tasks=tasks, env=env.name))
@@ -219,28 +234,34 @@ class AdminOperations:
 
     # -- environments, as containers are given them --
 
-    def _env_create(self, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("env_create", ADMIN, QUOTA, changes=True)
+    def _env_create(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         name = given["env"]
         if name in self._daemon.state.envs:
             raise OperationError(messages.ENV_EXISTS(env=name))
         if not is_device_name(name):
             raise OperationError(messages.NO_DEVICE_NAME(env=name, form=DEVICE_FORM))
-        made = self._quota_set(given)
+        made = self._quota_set(who, given)
         del made["quota"]
         return {"env": self._views.env(name), **made}
 
-    def _env_rekey(self, given: dict[str, Any]) -> dict[str, Any]:
+    @verb(
+        "env_rekey",
+        ADMIN,
+        {**NAMED, "grace_ms": Argument(duration(0, MAX_DURATION_MS))},
+        changes=True,
+    )
+    def _env_rekey(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         name, grace_ms = self._env(given["env"]).name, given.get("grace_ms", 0)
         try:
             directory = self._daemon.envs.renew_key(name, grace_ms * MS)
         except (OSError, RunDirError) as error:
             raise OperationError(messages.KEY_UNCHANGED(env=name, error=error)) from None
-        self._daemon.journal.note(
-            "env.rekeyed", env=name, by=given.get("by", ""), grace_ms=grace_ms
-        )
+        self._daemon.journal.note("env.rekeyed", env=name, by=who.user, grace_ms=grace_ms)
         return {"env": name, "key_directory": directory}
 
-    def _env_show(self, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("env_show", ADMIN, BY_ENV)
+    def _env_show(self, _who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         names = (
             [self._env(given["env"]).name] if "env" in given else sorted(self._daemon.state.envs)
         )
@@ -256,9 +277,12 @@ class AdminOperations:
         meant = did_you_mean(name, self._daemon.state.envs)
         return OperationError(messages.NO_ENV(env=name, meant=meant))
 
-    def _allocations(self, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("allocations", ENV | ADMIN, {**BY_ENV, "since_wall_ns": SINCE})
+    def _allocations(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         """The records of an environment, also of a removed one."""
-        env = given.get("env")
+        env = who.scope(given)
+        if who.env is not None:
+            return self._views.allocations(env, given.get("since_wall_ns", 0), MAX_RECORDS)
         found = self._views.allocations(env, given.get("since_wall_ns", 0))
         if (
             env is not None
@@ -270,6 +294,7 @@ class AdminOperations:
 
     # -- the rest --
 
-    def _events(self, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("events", ADMIN, {"since": SINCE, "limit": Argument(integer(1, MAX_EVENTS))})
+    def _events(self, _who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         found = self._daemon.journal.events(given.get("since"), given.get("limit", 1_000))
         return {"schema_version": SCHEMA_VERSION, "events": found}

@@ -24,8 +24,11 @@ from nodemgr.core.model.entities import MS, DenyCode, JobPayload, JobSpec
 from nodemgr.core.views import assigned
 from nodemgr.edge.api import job_arguments as kinds
 from nodemgr.edge.api import run_specs
+from nodemgr.edge.api.session_hosts import LaunchHosts
+from nodemgr.edge.api.verb_table import ADMIN, ENV, Speaker, verb
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.kernel.processes import known_user_name
+from nodemgr.edge.rpc.cost import Units
 from nodemgr.edge.rpc.operation import (
     Argument,
     Later,
@@ -104,12 +107,15 @@ LIST = {
 class AssignmentOperations:
     """The verbs, on a daemon."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, launch_hosts: LaunchHosts) -> None:
+        self._daemon, self._launch_hosts = daemon, launch_hosts
 
-    def assign(self, by: str, env: str, given: dict[str, Any]) -> Later:
-        """Answers with the row of the key, once it is stored. The caller is root."""
-        submission = self._submission(by, env, given)
+    @verb("job_assign", ENV, ASSIGN, changes=True)
+    def assign(self, who: Speaker, given: dict[str, Any]) -> Later:
+        """Answers with the row of the key, once it is stored."""
+        if who.env is None or not self._launch_hosts.is_root(who.session):
+            raise OperationError(messages.ROOTS_ORDER())
+        submission = self._submission(who.name, who.env, given)
 
         def begin(reply: Reply) -> None:
             self._daemon.submissions.submit(
@@ -159,7 +165,8 @@ class AssignmentOperations:
             **wished,
         )
 
-    def acknowledge(self, _who: object, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("job_acknowledge", ADMIN, ACKNOWLEDGE, changes=True, steps=((Units.NAME, MAX_KEYS),))
+    def acknowledge(self, _who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         wall_ns = self._daemon.clock.wall_ns()
         self._daemon.submit_or_refuse(
             events.AcknowledgeEnds(given["head"], given["keys"], given["below"], wall_ns)
@@ -167,7 +174,8 @@ class AssignmentOperations:
         left = self._daemon.state.assignments
         return {"open": [key for key in given["keys"] if key in left and not left[key].is_over]}
 
-    def list(self, _who: object, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("job_assigned", ADMIN, LIST, steps=((Units.ROW, Units.ROW.within()),))
+    def list(self, _who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         """The answers to this head that are kept, a page in the order of their keys."""
         state, after = self._daemon.state, given.get("after", "")
         limit = given.get("limit", kinds.MAX_ROWS)

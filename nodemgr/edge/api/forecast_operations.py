@@ -22,8 +22,11 @@ from nodemgr.core.forecast.samples import Announced, SampleOwner
 from nodemgr.core.model.entities import Quota, RunSpec
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import admission, reasons
+from nodemgr.edge.api import job_arguments as kinds
+from nodemgr.edge.api.verb_table import ADMIN, ENV, Speaker, verb
 from nodemgr.edge.engine.daemon import Daemon
-from nodemgr.edge.rpc.operation import Argument, OperationError
+from nodemgr.edge.rpc.cost import Units
+from nodemgr.edge.rpc.operation import Argument, OperationError, integer
 from nodemgr.messages import forecast as messages
 
 NS = 1_000_000_000
@@ -96,6 +99,8 @@ def modules(given: object) -> Closure | None:
 FEATURES = Argument(features)
 RECOGNISED = Argument(recognised)
 KEYS = {"keys": Argument(program_keys, required=True)}
+REPORTED = {"job": Argument(kinds.job, required=True), "files": Argument(modules)}
+SINCE = {"since_wall_ns": Argument(integer(0, 2**63 - 1))}
 ARGUMENTS = {
     "features": Argument(features, required=True),
     "models": Argument(models),
@@ -111,16 +116,6 @@ class EarlierRuns(Protocol):
     def expected(self, env: str, key: str, numbers: Numbers, gpus: int) -> Expected | None: ...
 
     def reported(self, env: str, user: str, job_id: str, closure: Closure | None) -> None: ...
-
-
-class ForecastCaller(Protocol):
-    """A user of one environment."""
-
-    @property
-    def user(self) -> str: ...
-
-    @property
-    def env(self) -> str | None: ...
 
 
 class Filled(NamedTuple):
@@ -208,7 +203,8 @@ class ForecastOperations:
         }
         return replace(run, expected_ms=expected.run_ms), {"earlier": earlier}
 
-    def programs(self, who: ForecastCaller, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("programs", ENV, KEYS, steps=((Units.FIND, MAX_KEYS),))
+    def programs(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         """The modules of programs that ran before: the client looks whether they changed."""
         found = self._runs.closures(who.env or "", given["keys"])
         each = list(dict.fromkeys(found.values()))[:MAX_CLOSURES]
@@ -218,12 +214,14 @@ class ForecastOperations:
             "of": {key: numbers.get(closure) for key, closure in found.items()},
         }
 
-    def reported(self, who: ForecastCaller, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("job_modules", ENV, REPORTED, changes=True, steps=((Units.READ, 1), (Units.STORY, 1)))
+    def reported(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         """The modules that a process of a job had loaded at its good end."""
         self._runs.reported(who.env or "", who.user, given["job"], given.get("files"))
         return {}
 
-    def forecast(self, who: ForecastCaller, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("forecast", ENV, ARGUMENTS, steps=((Units.READ, 1), (Units.FEATURES, 1)))
+    def forecast(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         """The forecast for each named model, else for each of the node's."""
         found: Features = given["features"]
         names = given.get("models") or self._models_of_node()
@@ -245,12 +243,14 @@ class ForecastOperations:
             if model is None
         )
 
-    def samples(self, _who: object, _given: dict[str, Any]) -> dict[str, Any]:
+    @verb("report_samples", ADMIN)
+    def samples(self, _who: Speaker, _given: dict[str, Any]) -> dict[str, Any]:
         """All samples, without the user of each."""
         rows = [samples.csv_row(sample) for sample in self._known().samples]
         return {"schema_version": 1, "columns": samples.COLUMNS, "rows": rows}
 
-    def quality(self, _who: object, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("report_forecast", ADMIN, SINCE)
+    def quality(self, _who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         since_wall_ns = given.get("since_wall_ns", 0)
         return {
             "schema_version": 1,

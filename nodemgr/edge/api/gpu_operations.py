@@ -7,27 +7,25 @@ Knows: the arguments, the events that carry an order out. Must not know: their e
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nodemgr.core.model import events
-from nodemgr.core.model.entities import Gpu
+from nodemgr.core.model.entities import Gpu, Uuid
+from nodemgr.core.model.events import DrainGpu, RepairGpu, ReportFailure, ResumeGpu
 from nodemgr.core.views import gpu_health
+from nodemgr.edge.api.verb_table import ADMIN, Speaker, verb
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import (
     Argument,
-    Operation,
     OperationError,
-    Operations,
     integer,
     text,
 )
 from nodemgr.messages import orders as messages
 
 MAX_INDEX = 1_023
-GpuOrder = Callable[[Gpu, str, str, int], events.Event]
-"""From the GPU, the administrator, the note and the wall time."""
+GPU = {"index": Argument(integer(0, MAX_INDEX), required=True), "note": Argument(text)}
 
 
 class GpuOperations:
@@ -37,23 +35,32 @@ class GpuOperations:
         """`read_weights`: those of the policy `learned`, again; returns the path of its file."""
         self._daemon, self._read_weights = daemon, read_weights
 
-    def orders(self) -> Operations:
-        read = Operation({}, lambda _given: {"path": str(self._read_weights())})
-        index = Argument(integer(0, MAX_INDEX), required=True)
-        arguments = {"index": index, "note": Argument(text), "by": Argument(text)}
-        return {
-            "placement_read": read,
-            **{
-                verb: Operation(arguments, partial(self._carry_out, made=made))
-                for verb, made in ORDERS.items()
-            },
-        }
+    @verb("placement_read", ADMIN)
+    def _placement_read(self, _who: Speaker, _given: dict[str, Any]) -> dict[str, Any]:
+        return {"path": str(self._read_weights())}
 
-    def _carry_out(self, given: dict[str, Any], made: GpuOrder) -> dict[str, Any]:
-        gpu, note = self._gpu(given["index"]), given.get("note", "")
-        by = given.get("by") or "an administrator"
-        self._daemon.submit_or_refuse(made(gpu, by, note, self._daemon.clock.wall_ns()))
-        state = self._daemon.state
+    @verb("gpu_drain", ADMIN, GPU, changes=True)
+    def _drain(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        return self._step(given, lambda uuid, ns: DrainGpu(uuid, who.user, _note(given), ns))
+
+    @verb("gpu_resume", ADMIN, GPU, changes=True)
+    def _resume(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        return self._step(given, lambda uuid, ns: ResumeGpu(uuid, who.user, ns))
+
+    @verb("gpu_failed", ADMIN, GPU, changes=True)
+    def _failed(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        return self._step(given, lambda uuid, ns: ReportFailure(uuid, who.user, _note(given), ns))
+
+    @verb("gpu_repaired", ADMIN, GPU, changes=True)
+    def _repaired(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        return self._step(given, lambda uuid, ns: RepairGpu(uuid, who.user, _note(given), ns))
+
+    def _step(
+        self, given: dict[str, Any], event: Callable[[Uuid, int], events.Event]
+    ) -> dict[str, Any]:
+        """`event`: from the GPU and the wall time."""
+        gpu, state = self._gpu(given["index"]), self._daemon.state
+        self._daemon.submit_or_refuse(event(gpu.uuid, self._daemon.clock.wall_ns()))
         return {"index": gpu.index, "uuid": gpu.uuid, **gpu_health.row(state, state.gpus[gpu.uuid])}
 
     def _gpu(self, index: int) -> Gpu:
@@ -65,9 +72,5 @@ class GpuOperations:
         return gpus[index]
 
 
-ORDERS: dict[str, GpuOrder] = {
-    "gpu_drain": lambda gpu, by, note, wall_ns: events.DrainGpu(gpu.uuid, by, note, wall_ns),
-    "gpu_resume": lambda gpu, by, _note, wall_ns: events.ResumeGpu(gpu.uuid, by, wall_ns),
-    "gpu_failed": lambda gpu, by, note, wall_ns: events.ReportFailure(gpu.uuid, by, note, wall_ns),
-    "gpu_repaired": lambda gpu, by, note, wall_ns: events.RepairGpu(gpu.uuid, by, note, wall_ns),
-}
+def _note(given: dict[str, Any]) -> str:
+    return str(given.get("note", ""))

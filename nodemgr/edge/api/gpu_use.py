@@ -10,13 +10,13 @@ import json
 from typing import Any
 
 from nodemgr.edge.api.job_views import answer_of_past
+from nodemgr.edge.api.verb_table import VIEWERS, Speaker, verb
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import (
     Argument,
     JsonText,
     Later,
     OperationError,
-    check,
     integer,
 )
 from nodemgr.edge.store.reader import HistoryQuery, HistoryReader
@@ -39,12 +39,9 @@ class PastUse:
         self._daemon = daemon
         self._past = past
 
-    def samples(self, owner: str, given: object) -> Later:
-        """Utilisation and memory in steps; without times: of the last day.
-
-        `owner`: the environment that asks. Raises OperationError.
-        """
-        arguments = check(ARGUMENTS, given)
+    @verb("samples", VIEWERS, ARGUMENTS)
+    def samples(self, who: Speaker, arguments: dict[str, Any]) -> Later:
+        """Utilisation and memory in steps; without times: of the last day."""
         now_s = -(-self._daemon.clock.wall_ns() // SECOND_NS)
         until_s = arguments.get("until_wall_ns", now_s * SECOND_NS) // SECOND_NS
         since_s = arguments.get("since_wall_ns", max(0, until_s - DAY_S) * SECOND_NS) // SECOND_NS
@@ -64,4 +61,4 @@ class PastUse:
             answer = {"step_s": steps.step_s, "since": steps.since_s, "gpus": gpus}
             return JsonText(_to_text({"schema_version": SCHEMA_VERSION, **answer}))
 
-        return Later(lambda reply: self._past.ask(owner, told, answer_of_past(reply)))
+        return Later(lambda reply: self._past.ask(who.env or "", told, answer_of_past(reply)))

@@ -1,7 +1,6 @@
-"""Operations on jobs and queues: one table for both an env's client socket and the control plane.
+"""The verbs about jobs and queues.
 
-Knows: the right to each operation (here and nowhere else), the event or view that answers each.
-Must not know: sockets, how a job is run.
+Knows: the event or view that answers each. Must not know: sockets, how a job is run.
 
 The kernel identifies a user. A user acts on the environment of the socket; jobs of other
 environments are reported as absent. An administrator acts on all environments. A job is submitted
@@ -12,14 +11,13 @@ no other rights, in the same place: on the node, or in the owner's container.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from client_plugin import fields
 from client_plugin.messages.form import relayed, stated
-from client_plugin.units import MAX_DURATION_MS, format_duration
+from client_plugin.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast.earlier_runs import with_key
@@ -40,36 +38,38 @@ from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.views import job_rows
 from nodemgr.edge.api import (
-    assignment_operations,
     bulk_actions,
     forecast_operations,
     run_specs,
 )
 from nodemgr.edge.api import job_arguments as kinds
-from nodemgr.edge.api.assignment_operations import AssignmentOperations
 from nodemgr.edge.api.forecast_operations import ForecastOperations
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.job_waits import Waits
-from nodemgr.edge.api.output_reads import OutputReads
-from nodemgr.edge.api.release_names import to_release
+from nodemgr.edge.api.output_reads import LOG_READ_NS, OutputReads
 from nodemgr.edge.api.session_hosts import NODE, LaunchHosts
-from nodemgr.edge.api.task_operations import TaskOperations
+from nodemgr.edge.api.task_operations import to_release
+from nodemgr.edge.api.verb_table import (
+    ADMIN,
+    CHANGES,
+    ENV,
+    EVERYONE,
+    Speaker,
+    verb,
+)
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.engine.submission_batches import submission_units
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel.processes import group_id, known_user_name, user_id
-from nodemgr.edge.rpc.cost import STEP_UNITS, UNIT_NS, Units
+from nodemgr.edge.rpc.cost import MAX_NAMED, STEP_UNITS, UNIT_NS, Units
 from nodemgr.edge.rpc.operation import (
     Argument,
     Later,
-    Operation,
     OperationError,
-    Operations,
     access,
     check,
-    duration,
     env_name,
     flag,
     integer,
@@ -77,17 +77,11 @@ from nodemgr.edge.rpc.operation import (
     named,
     of_field,
     optional,
-    text,
-    unknown_verb,
 )
 from nodemgr.edge.rpc.turns import Work, in_turns
 from nodemgr.messages import doctor as found
 from nodemgr.messages import jobs as messages
-from nodemgr.messages.orders import (
-    ADMINS_VERB,
-    INTERNAL_FAULT,
-    OTHER_ENV,
-)
+from nodemgr.messages.orders import INTERNAL_FAULT
 
 QUOTA_CODES = frozenset({
     DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU,
@@ -99,32 +93,6 @@ CODES = {
     DenyCode.UNKNOWN_QUEUE: "not_found", DenyCode.BAD_REQUEST: "usage",
 }  # fmt: skip
 """Error codes of a refused submission; a code outside both tables gives "refused"."""
-
-
-class Who(NamedTuple):
-    """The caller, as the history records it; `env` None: an administrator."""
-
-    name: str
-    env: str | None
-    session: Session | None = None
-    past: Mapping[str, Ended] | None = None
-    """Of an order to many ids: what the store has of those that do not live; None: ask it."""
-
-    @property
-    def user(self) -> str:
-        """The user's name alone; of an administrator, as it was given."""
-        return self.name if self.session is None else self.session.user
-
-
-class JobOperation(NamedTuple):
-    """A verb: its arguments, its function, and the transports that accept it."""
-
-    arguments: Mapping[str, Argument]
-    perform: Callable[[Who, dict[str, Any]], Any]
-    users: bool = True
-    """False: administrators only."""
-    admins: bool = True
-    """False: client socket only."""
 
 
 SUBMISSION = {
@@ -158,6 +126,26 @@ MAX_LEASES = 1_000
 """In one answer, which is made in the thread of the past."""
 PAYLOAD = ("argv", "cwd", "environ")
 """Arguments that only the job's process needs, named as in JobPayload."""
+ONE_JOB = {"job": Argument(kinds.job, required=True)}
+SOME = {"job": Argument(kinds.named, required=True)}
+"""A job, an array, or the elements of one that wait."""
+WAITER = {"job": Argument(kinds.waiter, required=True)}
+"""Those, or an interactive request."""
+BY_ENV = {"env": Argument(env_name)}
+SINCE = {**BY_ENV, "since_wall_ns": Argument(integer(0, 2**63 - 1))}
+LIMIT = {"limit": Argument(kinds.limit)}
+QUEUE = {"queue": Argument(kinds.queue, required=True)}
+QUEUE_ROW = {
+    **QUEUE,
+    **{row.name: of_field(row, {}) for row in fields.OF_QUEUE},
+    **members(user_id, group_id),
+}
+LEASES = {
+    **SINCE,
+    "until_wall_ns": Argument(integer(0, 2**63 - 1)),
+    "before": Argument(optional(kinds.cursor)),
+    "limit": Argument(integer(1, MAX_LEASES)),
+}
 
 
 class JobOperations:
@@ -181,150 +169,13 @@ class JobOperations:
         self.logs = OutputReads(daemon)
         self._give_up: dict[int, Callable[[], None]] = {}
         """Cancels the wait of each connection."""
-        self._tasks = TaskOperations(daemon)
         self._forecasts = forecasts
         self._matching = bulk_actions.Matching(daemon)
-        self._events: Mapping[str, Callable[[Who, str], Any]] = {
+        self._events: Mapping[str, Callable[[Speaker, str], Any]] = {
             "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob),
             "free": self._unholding, "requeue": self._requeueing, "release": self._release,
         }  # fmt: skip
         """Builds the event of each bulk action for one id."""
-        self.table = self._table()
-
-    def _table(self) -> Mapping[str, JobOperation]:
-        one, some, any_one = (
-            {"job": Argument(kinds.job, required=True)},
-            {"job": Argument(kinds.named, required=True)},
-            {"job": Argument(kinds.waiter, required=True)},
-        )
-        scope = {"env": Argument(env_name), "since_wall_ns": Argument(integer(0, 2**63 - 1))}
-        paged = {"limit": Argument(kinds.limit)}
-        queue = {"queue": Argument(kinds.queue, required=True)}
-        ranked = {
-            **{row.name: of_field(row, {}) for row in fields.OF_QUEUE},
-            **members(user_id, group_id),
-        }  # fmt: skip
-        return {
-            "job_submit": JobOperation(SUBMISSION, self._submit, admins=False),
-            "job_submit_many": JobOperation(MANY, self._submit_many, admins=False),
-            "job_place": JobOperation({}, self._place, admins=False),
-            "job_show": JobOperation(any_one, self._show),
-            "job_withdraw": JobOperation(any_one, self._withdraw),
-            "job_hold": JobOperation(
-                some, lambda who, given: self._order(who, given["job"], events.HoldJob)
-            ),
-            "job_free": JobOperation(some, self._unhold),
-            "job_move": JobOperation(
-                {**some, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)},
-                self._move,
-            ),
-            "job_requeue": JobOperation({**one, "no_after": Argument(flag)}, self._requeue),
-            "job_wait": JobOperation({"jobs": Argument(kinds.jobs, required=True)}, self._wait),
-            "job_orders": JobOperation(bulk_actions.ARGUMENTS, self._many),
-            "job_log_read": JobOperation({**one, **LOG_PIECE}, self._log_read),
-            "queue": JobOperation(
-                {"env": scope["env"], "after": Argument(optional(kinds.cursor_at)), **paged},
-                self._queue,
-            ),
-            "history": JobOperation(
-                {**scope, "before": Argument(optional(kinds.cursor)), **paged}, self._history
-            ),
-            "report": JobOperation(scope, self._report),
-            "leases": JobOperation(
-                {
-                    **scope,
-                    "until_wall_ns": Argument(integer(0, 2**63 - 1)),
-                    "before": Argument(optional(kinds.cursor)),
-                    "limit": Argument(integer(1, MAX_LEASES)),
-                },
-                self._leases,
-            ),
-            "queue_create": JobOperation({**queue, **ranked}, self._queue_create, users=False),
-            "queue_rm": JobOperation(queue, self._queue_rm, users=False),
-            **self._assignment_verbs(),
-            **self._task_verbs(),
-            **self._forecast_verbs(),
-        }
-
-    def _assignment_verbs(self) -> Mapping[str, JobOperation]:
-        """Of a cluster's head. It names the user of a job, as root alone may."""
-        own, rows = AssignmentOperations(self._daemon), assignment_operations
-
-        def assign(who: Who, given: dict[str, Any]) -> Later:
-            if who.env is None or not self._is_root(who):
-                raise OperationError(messages.ROOTS_ORDER())
-            return own.assign(who.name, who.env, given)
-
-        return {
-            "job_assign": JobOperation(rows.ASSIGN, assign, admins=False),
-            "job_acknowledge": JobOperation(rows.ACKNOWLEDGE, own.acknowledge, users=False),
-            "job_assigned": JobOperation(rows.LIST, own.list, users=False),
-        }
-
-    def _task_verbs(self) -> Mapping[str, JobOperation]:
-        task = {"task": Argument(text, required=True)}
-        for_ms = Argument(duration(1, MAX_DURATION_MS), required=True)
-        return {
-            "task_suspend": JobOperation(task, self._tasks.suspend),
-            "task_resume": JobOperation(task, self._tasks.resume),
-            "task_show": JobOperation({"task": Argument(kinds.task, required=True)}, self._lease),
-            "task_keep": JobOperation({**task, "for_ms": for_ms}, self._tasks.keep),
-        }
-
-    def _forecast_verbs(self) -> Mapping[str, JobOperation]:
-        since = {"since_wall_ns": Argument(integer(0, 2**63 - 1))}
-        return {
-            "forecast": JobOperation(
-                forecast_operations.ARGUMENTS, self._forecasts.forecast, admins=False
-            ),
-            "programs": JobOperation(
-                forecast_operations.KEYS, self._forecasts.programs, admins=False
-            ),
-            "job_modules": JobOperation(
-                {
-                    "job": Argument(kinds.job, required=True),
-                    "files": Argument(forecast_operations.modules),
-                },
-                self._forecasts.reported,
-                admins=False,
-            ),
-            "report_samples": JobOperation({}, self._forecasts.samples, users=False),
-            "report_forecast": JobOperation(since, self._forecasts.quality, users=False),
-        }
-
-    # -- the two ways --
-
-    def for_admins(self) -> Operations:
-        """Operations of the control plane: every caller is an administrator and sends a name."""
-        by = {"by": Argument(text)}
-        return {
-            verb: Operation({**row.arguments, **by}, _as_admin(row))
-            for verb, row in self.table.items()
-            if row.admins
-        }
-
-    def of_user(self, session: Session, verb: str, given: object) -> Any:
-        """Performs a verb from an env's client socket. Raises OperationError."""
-        row = self.table.get(verb)
-        if row is None:
-            raise unknown_verb(verb, (name for name, row in self.table.items() if row.users))
-        if not row.users:
-            raise OperationError(ADMINS_VERB(verb=verb))
-        return row.perform(
-            Who(self._name(session), session.env, session), check(row.arguments, given)
-        )
-
-    def _name(self, session: Session) -> str:
-        """Returns the user as the kernel identifies it."""
-        if not isinstance(session, Connection):
-            return session.user
-        place = self._daemon.process_locations.of(session.key) if session.listener.for_all else None
-        where = (
-            f" in container {place.container_name or place.container}"
-            if place is not None and place.container
-            else ""
-        )
-        return f"{session.user} (uid {session.identity.uid}){where}"
 
     def closed(self, session: Session) -> None:
         """Cancels the session's waits."""
@@ -338,7 +189,8 @@ class JobOperations:
 
     # -- submitting --
 
-    def _submit(self, who: Who, given: dict[str, Any]) -> Later:
+    @verb("job_submit", ENV, SUBMISSION, changes=True, cost_ns=0)
+    def _submit(self, who: Speaker, given: dict[str, Any]) -> Later:
         _spend(who, _read_units(given))
         submission, told = self._submission(who, given)
 
@@ -352,7 +204,14 @@ class JobOperations:
             lambda reply: self._take(who, submission, lambda answered: reply(answer(answered)))
         )
 
-    def _submit_many(self, who: Who, given: dict[str, Any]) -> Later:
+    @verb(
+        "job_submit_many",
+        ENV,
+        MANY,
+        changes=True,
+        steps=((Units.SUBMIT, Units.SUBMIT.within()),),
+    )
+    def _submit_many(self, who: Speaker, given: dict[str, Any]) -> Later:
         """Sends one answer: for each job, in order, its id or the reason for refusal."""
 
         def begin(reply: Callable[[Any], None]) -> None:
@@ -366,7 +225,7 @@ class JobOperations:
         return Later(begin)
 
     def _read_many(
-        self, who: Who, given: dict[str, Any]
+        self, who: Speaker, given: dict[str, Any]
     ) -> Work[tuple[list[dict[str, Any]], list[tuple[int, events.Submission]]]]:
         """The rows of the answer, as far as they are known, and the submissions by their row."""
         rows: list[dict[str, Any]] = []
@@ -392,7 +251,7 @@ class JobOperations:
 
     def _submit_read(
         self,
-        who: Who,
+        who: Speaker,
         rows: list[dict[str, Any]],
         wanted: list[tuple[int, events.Submission]],
         reply: Callable[[Any], None],
@@ -417,7 +276,7 @@ class JobOperations:
 
     def _take(
         self,
-        who: Who,
+        who: Speaker,
         submission: events.Submission,
         answer: Callable[[effects.SubmitAnswered], None],
     ) -> None:
@@ -426,7 +285,7 @@ class JobOperations:
         self._daemon.submissions.submit(submission, answer, who.session.took)
 
     def _submission(
-        self, who: Who, given: dict[str, Any]
+        self, who: Speaker, given: dict[str, Any]
     ) -> tuple[events.Submission, dict[str, Any]]:
         """The submission, and what its answer tells of a forecast. Raises OperationError."""
         assert who.env is not None
@@ -492,7 +351,7 @@ class JobOperations:
             lines.append(messages.YIELDS_SOONER(most=most))
         return {"note": relayed("; ".join(lines))} if lines else {}
 
-    def _submitter(self, who: Who) -> tuple[int, int, str]:
+    def _submitter(self, who: Speaker) -> tuple[int, int, str]:
         """Returns the caller's uid and gid, which the job runs as, and its place.
 
         Raises OperationError."""
@@ -500,7 +359,8 @@ class JobOperations:
         assert isinstance(session, Connection)
         return session.identity.uid, session.identity.gid, place
 
-    def _place(self, who: Who, _given: dict[str, Any]) -> dict[str, Any]:
+    @verb("job_place", ENV)
+    def _place(self, who: Speaker, _given: dict[str, Any]) -> dict[str, Any]:
         """Returns where the caller's jobs run, and whether jobs there wait for a launcher."""
         place, state = self._launch_hosts.of(who.session), self._daemon.state
         waits = (
@@ -512,13 +372,13 @@ class JobOperations:
 
     # -- which queue --
 
-    def _check_right(self, who: Who, name: str | None) -> None:
+    def _check_right(self, who: Speaker, name: str | None) -> None:
         """Checks the caller's right to this queue (None: no queue). Raises OperationError."""
         refusal = None if name is None else self._queue_refusal(who, name)
         if refusal is not None:
             raise OperationError(relayed(refusal), "quota")
 
-    def _queue_refusal(self, who: Who, name: str) -> str | None:
+    def _queue_refusal(self, who: Speaker, name: str) -> str | None:
         state = self._daemon.state
         row, env = queue_settings.rows(state).get(name), state.envs.get(who.env or "")
         if row is None or env is None or name == env.quota.priority or self._is_admin(who):
@@ -527,9 +387,9 @@ class JobOperations:
             return reasons.queue_of_others(row)
         return queue_settings.above(state, env.name, env.quota, name)
 
-    def _is_admin(self, who: Who) -> bool:
+    def _is_admin(self, who: Speaker) -> bool:
         """Also root, the manager's user, the admin group on an env's socket; not container root."""
-        if who.env is None or self._is_root(who):
+        if who.env is None or self._launch_hosts.is_root(who.session):
             return True
         session = who.session
         return (
@@ -538,18 +398,19 @@ class JobOperations:
             and self._launch_hosts.is_on_node(session)
         )
 
-    def _is_root(self, who: Who) -> bool:
-        """By the kernel's word, on an env's socket; or the manager's user; not container root."""
-        session = who.session
-        return (
-            isinstance(session, Connection)
-            and session.identity.uid in (0, os.geteuid())
-            and self._launch_hosts.is_on_node(session)
-        )
-
     # -- orders on what there is --
 
-    def _many(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+    @verb(
+        "job_orders",
+        ENV | ADMIN,
+        bulk_actions.ARGUMENTS,
+        changes=True,
+        steps=(
+            (Units.NAME, MAX_NAMED),
+            (Units.CHANGE, (STEP_UNITS - MAX_NAMED * Units.NAME) // (Units.CHANGE + Units.FIND)),
+        ),
+    )
+    def _many(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         """A page of the ids that a filter matches, or an order to ids: what fits one step."""
         speaker = who.session.user if who.session is not None else None
         asked = bulk_actions.wanted(given, who.env, speaker)
@@ -559,7 +420,7 @@ class JobOperations:
         page = self._matching.page(given["order"], asked, given.get("after"))
         return {"schema_version": 1, "matched": page.ids, "after": page.after}
 
-    def _ordered(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+    def _ordered(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         """A row for each id that was reached, and where the order goes on."""
         names = given["jobs"]
         _, at, behind = given.get("after") or ("ids", 0, bulk_actions.FIRST)
@@ -602,7 +463,7 @@ class JobOperations:
 
     def _judge(
         self,
-        who: Who,
+        who: Speaker,
         given: Mapping[str, Any],
         name: str,
         rows: dict[str, dict[str, Any]],
@@ -637,7 +498,7 @@ class JobOperations:
         return event
 
     def _order(
-        self, who: Who, job_id: str, kind: Callable[..., job_actions.JobAction], **more: Any
+        self, who: Speaker, job_id: str, kind: Callable[..., job_actions.JobAction], **more: Any
     ) -> Any:
         """Acts on a living job, or on all living elements of an array."""
         self._check_lives(who, job_id)
@@ -651,7 +512,7 @@ class JobOperations:
 
     def _to_each(
         self,
-        who: Who,
+        who: Speaker,
         name: str,
         event: Callable[[str], bulk_actions.OneAction],
         *,
@@ -679,7 +540,7 @@ class JobOperations:
 
     def _turns(
         self,
-        who: Who,
+        who: Speaker,
         name: str,
         event: Callable[[str], bulk_actions.OneAction],
         listed: list[str] | None,
@@ -725,12 +586,12 @@ class JobOperations:
             raise OperationError(relayed(objection), "refused")
         self._daemon.submit_or_refuse(event)
 
-    def _lives(self, who: Who, job_id: str) -> bool:
+    def _lives(self, who: Speaker, job_id: str) -> bool:
         """Returns whether the id names a living job that the caller may access."""
         job = job_rows.any_living(self._daemon.state, job_id)
         return job is not None and who.env in (None, job.env)
 
-    def _ended(self, who: Who, job_id: str) -> Ended:
+    def _ended(self, who: Speaker, job_id: str) -> Ended:
         """The ended job of this id. Raises OperationError if the caller may see none."""
         ended = self._past_of(job_id) if who.past is None else who.past.get(job_id)
         if ended is None or who.env not in (None, ended.job.env):
@@ -741,7 +602,7 @@ class JobOperations:
         """An ended job; of an array those that ended within its row, else the first element."""
         return self._daemon.journal.ended_each([job_id]).get(job_id)
 
-    def _check_lives(self, who: Who, job_id: str) -> None:
+    def _check_lives(self, who: Speaker, job_id: str) -> None:
         if self._lives(who, job_id):
             return
         ended = self._ended(who, job_id)
@@ -754,14 +615,16 @@ class JobOperations:
         """Returns whether the store has its command and variables."""
         return bool(self._daemon.journal.directories((ended.job.spec_id,)))
 
-    def _job_event(self, kind: Callable[..., job_actions.JobAction]) -> Callable[[Who, str], Any]:
-        def event(who: Who, job_id: str) -> job_actions.JobAction:
+    def _job_event(
+        self, kind: Callable[..., job_actions.JobAction]
+    ) -> Callable[[Speaker, str], Any]:
+        def event(who: Speaker, job_id: str) -> job_actions.JobAction:
             self._check_lives(who, job_id)
             return kind(job_id, by=who.name, wall_ns=self._daemon.clock.wall_ns())
 
         return event
 
-    def _unholding(self, who: Who, job_id: str) -> events.UnholdJob:
+    def _unholding(self, who: Speaker, job_id: str) -> events.UnholdJob:
         """Check the right to the queue again, as `queue move` does.
 
         The user may have lost it while the job was held.
@@ -778,11 +641,16 @@ class JobOperations:
                 self._check_right(who, queue)
         return event
 
-    def _unhold(self, who: Who, given: dict[str, Any]) -> Any:
+    @verb("job_hold", ENV | ADMIN, SOME, changes=True, steps=CHANGES)
+    def _hold(self, who: Speaker, given: dict[str, Any]) -> Any:
+        return self._order(who, given["job"], events.HoldJob)
+
+    @verb("job_free", ENV | ADMIN, SOME, changes=True, steps=CHANGES)
+    def _unhold(self, who: Speaker, given: dict[str, Any]) -> Any:
         self._check_lives(who, given["job"])
         return self._to_each(who, given["job"], lambda one: self._unholding(who, one))
 
-    def _withdrawal(self, who: Who, job_id: str) -> events.WithdrawJob | events.ReleaseTask:
+    def _withdrawal(self, who: Speaker, job_id: str) -> events.WithdrawJob | events.ReleaseTask:
         """Also withdraws an interactive request, which is then refused."""
         request = self._daemon.state.requests.get(job_id)
         wall_ns = self._daemon.clock.wall_ns()
@@ -795,25 +663,33 @@ class JobOperations:
         self._check_lives(who, job_id)
         return events.WithdrawJob(job_id, who.name, wall_ns)
 
-    def _release(self, who: Who, row_id: str) -> events.ReleaseTask:
+    def _release(self, who: Speaker, row_id: str) -> events.ReleaseTask:
         """Releases a lease or a waiting request."""
         row_id = to_release(self._daemon.state, row_id, who.env)
         return events.ReleaseTask(row_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
 
-    def _withdraw(self, who: Who, given: dict[str, Any]) -> Any:
+    @verb("job_withdraw", EVERYONE, WAITER, changes=True, steps=CHANGES)
+    def _withdraw(self, who: Speaker, given: dict[str, Any]) -> Any:
         job_id = given["job"]
         if self._is_stray(who, job_id):
             self._daemon.jobs.withdraw_unknown(job_id, f"{who.name} withdrew it")
             return {"job": job_id}
         return self._to_each(who, job_id, lambda one: self._withdrawal(who, one))
 
-    def _is_stray(self, who: Who, job_id: str) -> bool:
+    def _is_stray(self, who: Speaker, job_id: str) -> bool:
         """Returns whether an attempt unknown to the store runs under this id.
 
         Administrators only: its environment is unknown."""
         return who.env is None and self._daemon.jobs.is_unknown(job_id)
 
-    def _move(self, who: Who, given: dict[str, Any]) -> Any:
+    @verb(
+        "job_move",
+        ENV | ADMIN,
+        {**SOME, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)},
+        changes=True,
+        steps=CHANGES,
+    )
+    def _move(self, who: Speaker, given: dict[str, Any]) -> Any:
         queue, first = given.get("queue"), given.get("first", False)
         if (queue is None) is not first:
             raise OperationError(messages.QUEUE_OR_FIRST())
@@ -824,7 +700,9 @@ class JobOperations:
         self._check_right(who, queue)
         return self._order(who, given["job"], events.MoveJob, queue=queue, first=first)
 
-    def _requeueing(self, who: Who, job_id: str, *, no_after: bool = False) -> events.RequeueJob:
+    def _requeueing(
+        self, who: Speaker, job_id: str, *, no_after: bool = False
+    ) -> events.RequeueJob:
         """Restarts a living job at the end of its queue.
 
         An administrator's requeue keeps its place, after a pause. An ended job waits again under
@@ -847,7 +725,7 @@ class JobOperations:
         now_ns, row = self._daemon.clock.wall_ns(), self._daemon.journal.ended_row(job_id)
         return events.RequeueJob(job_id, who.name, now_ns, job, ended.spec, row=row)
 
-    def _check_awaited(self, who: Who, job: Job) -> None:
+    def _check_awaited(self, who: Speaker, job: Job) -> None:
         """Refuses a job that would wait for one that cannot end well any more."""
         for name in job.after:
             if self._lives(who, name):
@@ -865,7 +743,14 @@ class JobOperations:
                 )
             )
 
-    def _requeue(self, who: Who, given: dict[str, Any]) -> Any:
+    @verb(
+        "job_requeue",
+        ENV | ADMIN,
+        {**ONE_JOB, "no_after": Argument(flag)},
+        changes=True,
+        steps=CHANGES,
+    )
+    def _requeue(self, who: Speaker, given: dict[str, Any]) -> Any:
         no_after = given.get("no_after", False)
         return self._to_each(
             who, given["job"], lambda one: self._requeueing(who, one, no_after=no_after)
@@ -873,7 +758,8 @@ class JobOperations:
 
     # -- queues --
 
-    def _queue_create(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("queue_create", ADMIN, QUEUE_ROW, changes=True)
+    def _queue_create(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         """Omitted settings keep their values."""
         name = given.pop("queue")
         row = queue_settings.rows(self._daemon.state).get(name)
@@ -890,42 +776,54 @@ class JobOperations:
         if name is not None and name not in known:
             raise OperationError(reasons.no_queue(name, known, did_you_mean(name, known)))
 
-    def _queue_rm(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("queue_rm", ADMIN, QUEUE, changes=True)
+    def _queue_rm(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         self._check_queue(given["queue"])
         self._do(events.RemoveQueue(given["queue"], who.name, self._daemon.clock.wall_ns()))
         return {"queue": given["queue"]}
 
     # -- reading --
 
-    def _queue(self, who: Who, given: dict[str, Any]) -> Any:
+    @verb(
+        "queue",
+        EVERYONE,
+        {**BY_ENV, "after": Argument(optional(kinds.cursor_at)), **LIMIT},
+        steps=((Units.ROW, Units.ROW.within()),),
+    )
+    def _queue(self, who: Speaker, given: dict[str, Any]) -> Any:
         after = given.get("after") or job_rows.BEGINNING
-        return self._views.queue(_scope(who, given), after, given.get("limit", kinds.MAX_ROWS))
+        return self._views.queue(who.scope(given), after, given.get("limit", kinds.MAX_ROWS))
 
-    def _history(self, who: Who, given: dict[str, Any]) -> Later:
+    @verb("history", EVERYONE, {**SINCE, "before": Argument(optional(kinds.cursor)), **LIMIT})
+    def _history(self, who: Speaker, given: dict[str, Any]) -> Later:
         since_wall_ns, before, limit = (
             given.get("since_wall_ns", 0),
             given.get("before"),
             given.get("limit", kinds.MAX_ROWS),
         )
-        scope = _scope(who, given)
+        scope = who.scope(given)
         return Later(lambda reply: self._views.history(scope, since_wall_ns, before, limit, reply))
 
-    def _report(self, who: Who, given: dict[str, Any]) -> Later:
-        scope = _scope(who, given)
+    @verb("report", EVERYONE, SINCE)
+    def _report(self, who: Speaker, given: dict[str, Any]) -> Later:
+        scope = who.scope(given)
         return Later(lambda reply: self._views.report(scope, given.get("since_wall_ns", 0), reply))
 
-    def _leases(self, who: Who, given: dict[str, Any]) -> Later:
-        scope, now_wall_ns = _scope(who, given), self._daemon.clock.wall_ns()
+    @verb("leases", EVERYONE, LEASES)
+    def _leases(self, who: Speaker, given: dict[str, Any]) -> Later:
+        scope, now_wall_ns = who.scope(given), self._daemon.clock.wall_ns()
         span_wall_ns = given.get("since_wall_ns", 0), given.get("until_wall_ns", now_wall_ns)
         limit = given.get("limit", kinds.MAX_ROWS)
         return Later(
             lambda reply: self._views.leases(scope, span_wall_ns, given.get("before"), limit, reply)
         )
 
-    def _lease(self, who: Who, given: dict[str, Any]) -> Later:
+    @verb("task_show", ENV | ADMIN, {"task": Argument(kinds.task, required=True)})
+    def _lease(self, who: Speaker, given: dict[str, Any]) -> Later:
         return Later(lambda reply: self._views.lease(who.env, given["task"], reply))
 
-    def _show(self, who: Who, given: dict[str, Any]) -> Any:
+    @verb("job_show", EVERYONE, WAITER, steps=((Units.STORY, Units.STORY.within()),))
+    def _show(self, who: Speaker, given: dict[str, Any]) -> Any:
         """Returns a job, an array's elements, or an interactive request, in any state."""
         job_id, state = given["job"], self._daemon.state
         request = state.requests.get(job_id)
@@ -947,7 +845,13 @@ class JobOperations:
         living, ended = job_actions.living(state, job_id), [] if first is None else [first]
         return Later(lambda reply: self._views.jobs(living, ended, reply))
 
-    def _wait(self, who: Who, given: dict[str, Any]) -> Later:
+    @verb(
+        "job_wait",
+        ENV | ADMIN,
+        {"jobs": Argument(kinds.jobs, required=True)},
+        steps=((Units.FIND, Units.FIND.within()),),
+    )
+    def _wait(self, who: Speaker, given: dict[str, Any]) -> Later:
         """One wait per connection: a new wait replaces the old one."""
         job_ids = given["jobs"]
         _spend(who, len(job_ids) * Units.FIND)
@@ -979,7 +883,7 @@ class JobOperations:
             self.closed(session)
             self._give_up[session.connection] = give_up
 
-    def _find_all(self, who: Who, job_ids: Sequence[str]) -> Work[None]:
+    def _find_all(self, who: Speaker, job_ids: Sequence[str]) -> Work[None]:
         """Raises OperationError for one that the caller may not see."""
         most = Units.FIND.within()
         for start in range(0, len(job_ids), most):
@@ -993,7 +897,8 @@ class JobOperations:
 
     # -- logs --
 
-    def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any] | Later:
+    @verb("job_log_read", ENV | ADMIN, {**ONE_JOB, **LOG_PIECE}, cost_ns=LOG_READ_NS)
+    def _log_read(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any] | Later:
         """The next piece of a log's output from `offset` on (output_reads.py).
 
         Raises OperationError."""
@@ -1023,19 +928,7 @@ def _is_named(row: QueueRow, session: Session | None) -> bool:
     return identity.uid in uids or not gids.isdisjoint({identity.gid, *identity.gids})
 
 
-def _as_admin(row: JobOperation) -> Callable[[dict[str, Any]], Any]:
-    return lambda given: row.perform(Who(given.pop("by", "an administrator"), None), given)
-
-
-def _scope(who: Who, given: Mapping[str, Any]) -> str | None:
-    """Returns the env to report; None: all envs. Raises OperationError."""
-    named: str | None = given.get("env")
-    if who.env is not None and named not in (None, who.env):
-        raise OperationError(OTHER_ENV(env=who.env))
-    return who.env or named
-
-
-def _no_job(who: Who, job_id: str) -> OperationError:
+def _no_job(who: Speaker, job_id: str) -> OperationError:
     if job_id.startswith("r"):
         return OperationError(messages.NO_REQUEST(request=job_id))
     return OperationError(
@@ -1060,7 +953,7 @@ def _read_units(job: object) -> int:
     return Units.READ + features + (Units.FIND if given.get("recognised") is not None else 0)
 
 
-def _spend(who: Who, units: int) -> None:
+def _spend(who: Speaker, units: int) -> None:
     """Charges the caller's environment, before the work is done."""
     if who.session is not None:
         who.session.spend(units * UNIT_NS)

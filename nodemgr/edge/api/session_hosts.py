@@ -34,6 +34,14 @@ class LaunchHosts:
         """A process of the node itself, by the node's own socket."""
         return not session.listener.for_all and self._node.is_home_of(session.identity.pid)
 
+    def is_root(self, session: Session | None) -> bool:
+        """By the kernel's word, on an env's socket; or the manager's user; not container root."""
+        return (
+            isinstance(session, Connection)
+            and session.identity.uid in (0, os.geteuid())
+            and self.is_on_node(session)
+        )
+
     def of(self, session: Session | None) -> str:
         """NODE, or ENV/UID/CONTAINER.
 

@@ -1,33 +1,31 @@
-"""Orders to suspend and to resume a task, of its users and of administrators.
+"""The verbs on a task: release, suspend, resume, keep.
 
-Knows: the refusals of both, and the end that each waits for. Must not know: sockets, the driver.
+Knows: the refusals of each, and the end that it waits for. Must not know: sockets, the driver.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from client_plugin.messages.form import stated
-from client_plugin.units import format_duration
+from client_plugin.units import MAX_DURATION_MS, format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import administration, leasing
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import Suspension, Task, TaskState
 from nodemgr.core.requests.notify import Standings
+from nodemgr.core.state.node_state import State
+from nodemgr.edge.api.verb_table import ADMIN, ENV, EVERYONE, Speaker, verb
 from nodemgr.edge.engine.daemon import Daemon
-from nodemgr.edge.rpc.operation import Later, OperationError, Reply
+from nodemgr.edge.rpc.operation import Argument, Later, OperationError, Reply, duration, text
 from nodemgr.messages import suspension as messages
+from nodemgr.messages.orders import ENV_HAS_NO_TASK, NO_TASK
 
 SHOWN_CHARS = 40
 
 
-class TaskCaller(Protocol):
-    """An administrator, or a user of one environment."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def env(self) -> str | None: ...
+TASK = {"task": Argument(text, required=True)}
+FOR_MS = Argument(duration(1, MAX_DURATION_MS), required=True)
 
 
 class TaskOperations:
@@ -36,7 +34,16 @@ class TaskOperations:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
-    def suspend(self, who: TaskCaller, given: dict[str, Any]) -> Later:
+    @verb("release", EVERYONE, TASK, changes=True)
+    def release(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        """Ends the lease, or withdraws the request."""
+        task_id = to_release(self._daemon.state, given["task"], who.env)
+        wall_ns = self._daemon.clock.wall_ns()
+        self._daemon.submit_or_refuse(events.ReleaseTask(task_id, who.user, wall_ns, env=who.env))
+        return {"task": task_id}
+
+    @verb("task_suspend", ENV | ADMIN, TASK, changes=True)
+    def suspend(self, who: Speaker, given: dict[str, Any]) -> Later:
         """Answers when the memory is on the host, or with the reason why it is not."""
         task = self._task(who, given["task"])
         self._check_suspend(task)
@@ -48,7 +55,8 @@ class TaskOperations:
             return Later(lambda reply: reply(self._facts(task.task_id)))
         return self._at_the_end(task.task_id, messages.SUSPEND_FAILED)
 
-    def resume(self, who: TaskCaller, given: dict[str, Any]) -> Later:
+    @verb("task_resume", ENV | ADMIN, TASK, changes=True)
+    def resume(self, who: Speaker, given: dict[str, Any]) -> Later:
         """Answers when the memory is back; at once if it has to wait for room."""
         task = self._task(who, given["task"])
         if task.suspension is Suspension.RESUMING:
@@ -61,7 +69,8 @@ class TaskOperations:
             return Later(lambda reply: reply(self._facts(task.task_id)))
         return self._at_the_end(task.task_id, messages.RESUME_NOT_DONE)
 
-    def keep(self, who: TaskCaller, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("task_keep", ENV | ADMIN, {**TASK, "for_ms": FOR_MS}, changes=True)
+    def keep(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         """No idle policy acts on the task for this time. The quota limits it for users."""
         task, for_ms = self._task(who, given["task"]), given["for_ms"]
         limit_ms = self._daemon.state.envs[task.env].quota.max_keep_ms
@@ -77,7 +86,7 @@ class TaskOperations:
         )
         return {"task": task.task_id, "for_ms": for_ms}
 
-    def _task(self, who: TaskCaller, name: str) -> Task:
+    def _task(self, who: Speaker, name: str) -> Task:
         state = self._daemon.state
         task = state.tasks.get(administration.present_id(state, name))
         if task is not None and who.env in (None, task.env):
@@ -138,3 +147,23 @@ class TaskOperations:
     def _suspension(self, task_id: str) -> Suspension:
         task = self._daemon.state.tasks.get(task_id)
         return Suspension.NONE if task is None else task.suspension
+
+
+def to_release(state: State, name: str, env: str | None) -> str:
+    """The present id of it. `env`: the environment of the order; None: an administrator's.
+
+    Raises OperationError if there is none, it is another environment's, or it is suspended: its
+    processes could not go on. A job that is suspended is withdrawn, which ends its processes.
+    """
+    found = administration.to_release(state, name, env)
+    if found is not None:
+        task = state.tasks.get(found)
+        if task is not None and task.job_id is None and task.suspension is not Suspension.NONE:
+            members = [state.processes[key].pid for key in task.processes]
+            pids = " ".join(str(pid) for pid in members if pid is not None)
+            raise OperationError(messages.RELEASE_OF_SUSPENDED(task=found, pids=pids))
+        return found
+    shown = name[:SHOWN_CHARS]
+    raise OperationError(
+        NO_TASK(task=shown) if env is None else ENV_HAS_NO_TASK(env=env, task=shown)
+    )

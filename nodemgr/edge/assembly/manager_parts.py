@@ -14,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.manager import State
 from nodemgr.edge.api.admin_operations import AdminOperations
+from nodemgr.edge.api.assignment_operations import AssignmentOperations
 from nodemgr.edge.api.client_verbs import Questions
 from nodemgr.edge.api.forecast_operations import ForecastOperations
 from nodemgr.edge.api.gpu_operations import GpuOperations
@@ -26,6 +28,8 @@ from nodemgr.edge.api.idle_watch import NEWS, IdleWatch
 from nodemgr.edge.api.job_operations import JobOperations
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.session_hosts import LaunchHosts
+from nodemgr.edge.api.task_operations import TaskOperations
+from nodemgr.edge.api.verb_table import Speaker, Verbs
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.connection_report import Crowd
@@ -60,7 +64,7 @@ from nodemgr.edge.host.systemd import ServiceManager
 from nodemgr.edge.kernel.ownership import Belonging
 from nodemgr.edge.ledger.registry import Ledgers
 from nodemgr.edge.placement.learned import LearnedScores
-from nodemgr.edge.rpc.operation import Operations
+from nodemgr.edge.rpc.operation import Reply
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.database import Store
 from nodemgr.edge.store.journal import Journal
@@ -166,36 +170,47 @@ class ManagerParts:
         simulator = settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None
         return Suspender(self._base.loop, settings.run_dir, simulator, answered)
 
-    def operations(self) -> Operations:
-        """The verbs of the control socket."""
-        admin = AdminOperations(self.daemon, self.views)
-        gpus = GpuOperations(self.daemon, self._scores.read).orders()
-        return self._tokens.for_admins({**admin.orders(), **gpus, **self.job_orders.for_admins()})
+    def order(self, who: str, verb: str, given: dict[str, Any], reply: Reply) -> None:
+        """An administrator's order."""
+        self.verbs.begin(Speaker.admin(who), verb, given, reply)
 
     def open_page(self) -> None:
         """The web page's process is answered from now on."""
-        base, orders = self._base, self.operations()
-        gpu_use = PastUse(self.daemon, self._past)
-        base.page.open(
-            base.loop, self.daemon, self.views, self.job_orders, orders, self._tokens, gpu_use
-        )
+        self._base.page.open(self._base.loop, self._base.clock, self._page_verbs, self.verbs)
 
     def _client_verbs(self, daemon: Daemon) -> ClientVerbs:
         settings = self._base.settings
         self.views = Views(daemon, settings, self._base.store)
+        forecasts = ForecastOperations(
+            daemon,
+            lambda: self._knowledge.known,
+            lambda row: self._recorder.announced(row),
+            RunKeeper(daemon),
+        )
         self.job_orders = orders = JobOperations(
             daemon,
             JobViews(daemon, self._past, self.views),
             self._hosts,
             settings.group,
-            ForecastOperations(
-                daemon,
-                lambda: self._knowledge.known,
-                lambda row: self._recorder.announced(row),
-                RunKeeper(daemon),
+            forecasts,
+        )
+        self._page_verbs = self._base.page.verbs(daemon, self.views, self._tokens.tokens)
+        self.verbs = Verbs(
+            daemon,
+            self.views,
+            (
+                AdminOperations(daemon, self.views, self._tokens.tokens.forget_env),
+                GpuOperations(daemon, self._scores.read),
+                TaskOperations(daemon),
+                orders,
+                forecasts,
+                AssignmentOperations(daemon, self._hosts),
+                PastUse(daemon, self._past),
+                self._tokens,
+                self._page_verbs,
             ),
         )
-        questions = Questions(daemon, self.views, self._tokens.ordered(orders.of_user))
+        questions = Questions(daemon, self.verbs)
         closed = (orders.closed, questions.closed)
         factory = daemon.jobs.factory
         if not isinstance(factory, NodeFactory):

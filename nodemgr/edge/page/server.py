@@ -118,10 +118,10 @@ READS: Mapping[str, tuple[str, Mapping[str, Parameter]]] = {
     "report": ("report", {**ENV, **SINCE}),
     "timeline": ("leases", {**ENV, **PAGE, **SINCE, **BEFORE, **UNTIL}),
     "samples": ("samples", {**SINCE, **UNTIL}),
-    "quotas": ("quotas", {}),
+    "quotas": ("quota_show", {}),
 }
 """GET api/NAME -> the manager's verb and the parameters of the query."""
-ACTIONS = {"release": "release", "withdraw": "withdraw", "quota": "quota_set"}
+ACTIONS = {"release": "release", "withdraw": "job_withdraw", "quota": "quota_set"}
 """POST api/NAME -> the manager's verb."""
 
 
@@ -286,7 +286,7 @@ class JobStory(Handler):
 
     async def get(self, job: str) -> None:
         self.query({})
-        self.answer(await self.page.channel.ask("job", self.token(), {"job": job}))
+        self.answer(await self.page.channel.ask("job_show", self.token(), {"job": job}))
 
 
 class Action(Handler):

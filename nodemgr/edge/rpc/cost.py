@@ -9,7 +9,6 @@ amount is known, and before it is done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import IntEnum
 
 STEP_UNITS = 2_500
@@ -55,48 +54,3 @@ class Units(IntEnum):
 
 MAX_NAMED = 1_000
 """The most ids in one order."""
-
-_ONE: tuple[tuple[Units, int], ...] = ((Units.CHANGE, 1),)
-"""One row, or a list that is made in the thread of the past."""
-_CHANGES = ((Units.CHANGE, Units.CHANGE.within()),)
-
-LARGEST_STEPS: Mapping[str, tuple[tuple[Units, int], ...]] = {
-    "job_submit": _ONE,
-    "job_submit_many": ((Units.SUBMIT, Units.SUBMIT.within()),),
-    "job_assign": _ONE,
-    "job_acknowledge": ((Units.NAME, 100),),
-    "job_assigned": ((Units.ROW, Units.ROW.within()),),
-    "job_place": _ONE,
-    "job_show": ((Units.STORY, Units.STORY.within()),),
-    "job_withdraw": _CHANGES,
-    "job_hold": _CHANGES,
-    "job_free": _CHANGES,
-    "job_move": _CHANGES,
-    "job_requeue": _CHANGES,
-    "job_wait": ((Units.FIND, Units.FIND.within()),),
-    "job_orders": (
-        (Units.NAME, MAX_NAMED),
-        (Units.CHANGE, (STEP_UNITS - MAX_NAMED * Units.NAME) // (Units.CHANGE + Units.FIND)),
-    ),
-    "job_log_read": _ONE,
-    "queue": ((Units.ROW, Units.ROW.within()),),
-    "history": _ONE,
-    "report": _ONE,
-    "leases": _ONE,
-    "queue_create": _ONE,
-    "queue_rm": _ONE,
-    "task_suspend": _ONE,
-    "task_resume": _ONE,
-    "task_show": _ONE,
-    "task_keep": _ONE,
-    "forecast": ((Units.READ, 1), (Units.FEATURES, 1)),
-    "programs": ((Units.FIND, 32),),
-    "job_modules": ((Units.READ, 1), (Units.STORY, 1)),
-    "report_samples": _ONE,
-    "report_forecast": _ONE,
-}
-"""The work in the largest step of each verb.
-
-A job that is larger is a step of its own: 2 MiB of words and variables are 8 200 units, 1 000 jobs
-that it waits for are 40 000.
-"""

@@ -6,7 +6,7 @@ Knows: JSON's values. Must not know: sockets, the work of a verb.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,14 +49,6 @@ class OperationError(Exception):
         return answer | {"argument": self.argument} if self.argument else answer
 
 
-class FileReply:
-    """An answer and a descriptor that goes with it, which is closed when it has been sent."""
-
-    def __init__(self, answer: Any, descriptor: int) -> None:
-        self.answer = answer
-        self.descriptor = descriptor
-
-
 class Later:
     """An answer that comes when there is one.
 
@@ -75,18 +67,6 @@ class Argument:
     required: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """A verb: its arguments, and what does it. `fresh`: needs a fresh reading of the GPUs first."""
-
-    arguments: Mapping[str, Argument]
-    perform: Callable[[dict[str, Any]], Any]
-    fresh: bool = False
-
-
-Operations = Mapping[str, Operation]
-
-
 def parse(body: bytes | str) -> tuple[str, object]:
     """The verb and its arguments, unchecked, of the JSON object that an order is.
 
@@ -101,10 +81,6 @@ def parse(body: bytes | str) -> tuple[str, object]:
     return message["verb"], message.get("args", {})
 
 
-def unknown_verb(verb: str, known: Iterable[str]) -> OperationError:
-    return OperationError(messages.UNKNOWN_VERB(verb=verb[:40], known=", ".join(sorted(known))))
-
-
 def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
     """The given arguments, as the verb needs them. Raises OperationError."""
     if not isinstance(given, dict):
@@ -117,14 +93,16 @@ def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
         )
     if missing := {name for name, row in arguments.items() if row.required} - given.keys():
         raise OperationError(messages.MISSING_ARGUMENT(names=", ".join(sorted(missing))))
-    checked = {}
-    for name, value in given.items():
-        try:
-            checked[name] = arguments[name].parse(value)
-        except OperationError as error:
-            line = messages.WRONG_ARGUMENT(argument=name, wrong=error)
-            raise OperationError(line, error.code, argument=name) from None
-    return checked
+    return {name: check_argument(name, arguments[name].parse, given[name]) for name in given}
+
+
+def check_argument(name: str, parse: Callable[[object], Any], value: object) -> Any:
+    """The value of one argument. Raises OperationError."""
+    try:
+        return parse(value)
+    except OperationError as error:
+        line = messages.WRONG_ARGUMENT(argument=name, wrong=error)
+        raise OperationError(line, error.code, argument=name) from None
 
 
 # -- kinds of arguments --

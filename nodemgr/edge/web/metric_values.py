@@ -20,13 +20,13 @@ from nodemgr.core.model.entities import Gpu, Suspension, Uuid
 from nodemgr.core.model.event_names import EVENT_NAMES
 from nodemgr.core.requests import notify
 from nodemgr.core.state import accounting, compute
+from nodemgr.edge.api.verb_table import PAGE, Speaker
 from nodemgr.edge.api.views import COUNTERS, Views
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.measures import Histogram
 from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
 from nodemgr.edge.rpc.turns import Work, in_turns
-from nodemgr.edge.web.tokens import TokenHolder
 from nodemgr.messages.orders import INTERNAL_FAULT
 from nodemgr.paths import installed_version
 
@@ -64,9 +64,9 @@ class MetricValues:
         self._asked: list[tuple[str | None, Reply]] = []
         """Callers of values that are being made."""
 
-    def get(self, viewer: TokenHolder | None, reply: Reply) -> None:
-        """Calls `reply` with the values for this viewer; None: one without a token."""
-        whose = "" if viewer is None else viewer.env
+    def get(self, viewer: Speaker, reply: Reply) -> None:
+        """Calls `reply` with the values for this viewer."""
+        whose = "" if viewer.right is PAGE else viewer.env
         if self._is_valid() and whose in self._texts:
             reply(self._texts[whose])
             return

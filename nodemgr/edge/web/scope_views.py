@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodemgr.core.lifecycle import queue_settings
+from nodemgr.edge.api.verb_table import PAGE, Speaker
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
-from nodemgr.edge.web.tokens import TokenHolder
 from nodemgr.messages import orders as messages
 
 VALID_NS = 500_000_000
@@ -72,9 +72,9 @@ class ScopeViews:
         self._asked: dict[str | None, list[Reply]] = {}
         """Callers of a view that is being made."""
 
-    def get(self, viewer: TokenHolder | None, reply: Reply) -> None:
-        """Calls `reply` with the view of this viewer; None: one without a token."""
-        key = NO_ENV if viewer is None else viewer.env
+    def get(self, viewer: Speaker, reply: Reply) -> None:
+        """Calls `reply` with the view of this viewer."""
+        key = NO_ENV if viewer.right is PAGE else viewer.env
         cached = self._cached.get(key)
         if cached is not None and self._daemon.clock.monotonic_ns() < cached[0]:
             reply(cached[1])

@@ -15,11 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nodemgr.edge.clients.rate_limits import RateLimiter
-from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
-from nodemgr.edge.rpc.operation import JsonText, Later, OperationError
-from nodemgr.edge.store.database import StoreFailed
-from nodemgr.messages import orders as messages
+from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
 
 MAX_CONNECTIONS = 4
 MAX_LINE_BYTES = 2**18
@@ -36,8 +33,8 @@ ACCEPT_PAUSE_S = 0.05
 
 SECOND_NS = 1_000_000_000
 
-Perform = Callable[[str, object, object], Any]
-"""Carries a verb out: (verb, token, arguments). Raises OperationError."""
+BeginView = Callable[[str, object, object, Reply], None]
+"""Carries a verb out: (verb, token, arguments), and calls the last with its answer."""
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -136,11 +133,8 @@ class _Connection(asyncio.Protocol):
             self.close()  # this is no page process of ours
             return
         self._unanswered += 1
-        result = self._server.result(verb, request.get("token"), request.get("args", {}))
-        if isinstance(result, Later):
-            result.begin(lambda answer: self._answer(number, answer))
-        else:
-            self._answer(number, result)
+        token, given = request.get("token"), request.get("args", {})
+        self._server.begin(verb, token, given, lambda answer: self._answer(number, answer))
 
     def _answer(self, number: int, result: Any) -> None:
         self._unanswered -= 1
@@ -164,11 +158,11 @@ class ViewServer:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         listener: socket.socket,
-        perform: Perform,
+        begin: BeginView,
     ) -> None:
         self.loop = loop
         self.clock = clock
-        self._perform = perform
+        self.begin = begin
         self.time = RateLimiter(TIME_NS)
         self._connections: set[_Connection] = set()
         self._arriving: set[asyncio.Task[Any]] = set()
@@ -204,18 +198,6 @@ class ViewServer:
 
     def forget(self, connection: _Connection) -> None:
         self._connections.discard(connection)
-
-    def result(self, verb: str, token: object, given: object) -> Any:
-        """The verb's answer, a Later or an OperationError; an answer is owed in any case."""
-        try:
-            return self._perform(verb, token, given)
-        except OperationError as error:
-            return error
-        except StoreFailed as error:
-            return OperationError(messages.STORE_FAILED(fault=error))
-        except Exception as error:
-            stderr_log.fault("in a request of the web page", error)
-            return OperationError(messages.INTERNAL_FAULT(error=repr(error)))
 
     def close(self) -> None:
         if self._pause is not None:

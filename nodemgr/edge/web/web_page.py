@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodemgr.core.state.node_state import State
-from nodemgr.edge.api.gpu_use import PastUse
-from nodemgr.edge.api.job_operations import JobOperations
+from nodemgr.edge.api.verb_table import Verbs
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host.clock import Clock
-from nodemgr.edge.rpc.operation import Operations
+from nodemgr.edge.rpc.operation import OperationError, Reply
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.web import page_host
@@ -63,30 +62,26 @@ class WebPage:
         """From the store."""
         return TokenOperations(WebTokens(journal, clock, state), is_on=self._host is not None)
 
+    def verbs(self, daemon: Daemon, views: Views, tokens: WebTokens) -> WebVerbs:
+        metrics = MetricValues(daemon, views)
+        return WebVerbs(ScopeViews(daemon, views), metrics, tokens, self._hello)
+
     def open(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        daemon: Daemon,
-        views: Views,
-        jobs: JobOperations,
-        admin: Operations,
-        tokens: TokenOperations,
-        gpu_use: PastUse,
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, own: WebVerbs, verbs: Verbs
     ) -> None:
         """Answers the page process from now on."""
         if self._host is None:
             return
-        verbs = WebVerbs(
-            daemon,
-            ScopeViews(daemon, views),
-            MetricValues(daemon, views),
-            jobs,
-            admin,
-            tokens.tokens,
-            gpu_use,
-            self._hello,
-        )
-        self._server = ViewServer(loop, daemon.clock, self._host.listener, verbs.perform)
+
+        def begin(verb: str, token: object, given: object, reply: Reply) -> None:
+            try:
+                caller = own.caller(token)
+            except OperationError as error:
+                reply(error)
+            else:
+                verbs.begin(caller, verb, given, reply)
+
+        self._server = ViewServer(loop, clock, self._host.listener, begin)
         self._host.watch(loop)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from tests.support.manager import ROOT, Manager
 NOT_TYPED = {
     "again", "before", "below", "by", "cwd", "environ", "features", "files", "gid", "head", "key",
     "keys", "leader", "limit", "models", "number", "offset", "order", "recognised", "since", "skip",
-    "uid", "umask", "until_wall_ns", "user", "variables", "wait", "waited_ms",
+    "tokens", "uid", "umask", "until_wall_ns", "user", "variables", "wait", "waited_ms",
 }  # fmt: skip
 """Arguments that the verbs fill in by themselves, or give to no user."""
 VERBS = sorted(
@@ -31,8 +31,7 @@ VERBS = sorted(
 
 def test_each_argument_of_an_order_has_the_words_that_a_user_types_for_it() -> None:
     with LocalManager(web="127.0.0.1:0") as local:
-        parts = local.service.parts
-        rows = [*parts.operations().values(), *parts.job_orders.table.values()]
+        rows = local.service.parts.verbs.rows.values()
     found = {name for row in rows for name in row.arguments} | set(ONE_OF_MANY)
     assert {"for_ms", "gpus", "time_limit_ms", "rank", "token", "mine"} <= found
     assert found - NOT_TYPED == set(TYPED)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from nodemgr.core.model.entities import Transport
+from nodemgr.edge.api.admin_operations import AdminOperations
 from nodemgr.edge.api.client_verbs import Questions
+from nodemgr.edge.api.verb_table import Verbs
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.host.loop import new_loop
@@ -43,7 +45,8 @@ class World:
         self.figures_wait: list[Any] | None = None
         """The questions that wait for figures; None: the figures are fresh."""
         views: Any = SimpleNamespace(status=self._status, when_figures=self._when_figures)
-        self.questions = Questions(daemon, views, lambda session, verb, given: None)
+        verbs = Verbs(daemon, views, (AdminOperations(daemon, views, lambda _env, _by: None),))
+        self.questions = Questions(daemon, verbs)
 
     def _when_figures(self, then: Any) -> None:
         if self.figures_wait is None:

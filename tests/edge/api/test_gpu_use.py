@@ -11,6 +11,7 @@ from typing import Any
 
 from nodemgr.core.views.gpu_minutes import MINUTE_NS, GpuReading
 from nodemgr.edge.api.gpu_use import PastUse
+from nodemgr.edge.api.verb_table import Right, Speaker
 from nodemgr.edge.host.clock import SimulatedClock
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import FakeGpus, LocalManager
@@ -24,6 +25,9 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+ASKER = Speaker(Right.ADMIN_TOKEN, "someone", "someone", None)
 
 
 class Node:
@@ -49,7 +53,7 @@ class Node:
         use = PastUse(parts.daemon, parts._past)
         answers: list[str] = []
         span = {"since_wall_ns": START_WALL_NS}
-        self.manager.do(lambda: use.samples("", span).begin(answers.append))
+        self.manager.do(lambda: use.samples(ASKER, span).begin(answers.append))
         until(lambda: bool(answers))
         told: dict[str, Any] = json.loads(answers[0])
         assert (told["step_s"], told["since"]) == (60, START_S)

@@ -15,6 +15,7 @@ import pytest
 
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.host.rundir import VIEWS_SOCKET
+from nodemgr.edge.rpc.operation import Reply
 from nodemgr.edge.web import view_server
 from nodemgr.edge.web.view_server import MAX_CONNECTIONS, MAX_LINE_BYTES, SLICE_NS, TIME_NS
 from tests.support.limits import WAIT_LIMIT_S
@@ -70,8 +71,8 @@ def test_it_is_told_its_address(peer: Peer) -> None:
 def test_without_a_token_it_gets_totals_and_can_do_nothing(peer: Peer) -> None:
     assert peer.ask("view")["result"]["scope"] == "public"
     for verb in (
-        "queue", "history", "report", "leases", "samples", "job", "quotas", "release", "withdraw",
-        "quota_set",
+        "queue", "history", "report", "leases", "samples", "job_show", "quota_show", "release",
+        "job_withdraw", "quota_set",
     ):  # fmt: skip
         for token in (None, "", 5, {}, [], "nmw-w1-" + "A" * 43):
             answer = peer.ask(verb, token, {"task": "t1", "job": "j1", "env": "alice", "gpus": 9})
@@ -185,10 +186,10 @@ class Share:
         self.server = view_server.ViewServer(self.loop, self.clock, self.listener, self._perform)
         self.peers: list[socket.socket] = []
 
-    def _perform(self, _verb: str, _token: object, _given: object) -> str:
+    def _perform(self, _verb: str, _token: object, _given: object, reply: Reply) -> None:
         self.done += 1
         self.clock.advance(REQUEST_NS)
-        return ""
+        reply("")
 
     def _time_s(self) -> float:
         """The loop's timers know the time of the requests, and a moment in each turn."""
