@@ -559,6 +559,7 @@ ROOMS = {
 
                 " edge.clients edge.gpu edge.engine edge.setup paths ways",
     "edge.placement": "core.placement _native",
+    "edge.links": "edge.host",
     "edge.page": "edge.host",
     "edge.web":
         "core.model core.state core.lifecycle core.requests edge.host edge.store edge.rpc "
@@ -644,6 +645,11 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/clients/rate_limits.py": "tests/edge/clients/test_udp.py",
     "nodemgr/edge/clients/sift.py": "tests/edge/clients/test_udp.py",
     "nodemgr/edge/clients/socket_access.py": "tests/edge/clients/test_client_server.py",
+    "nodemgr/edge/links/admission.py": "tests/edge/links/test_head_links.py",
+    "nodemgr/edge/links/joining.py": "tests/edge/links/test_head_links.py",
+    "nodemgr/edge/links/node_link.py": "tests/edge/links/test_head_links.py",
+    "nodemgr/edge/links/pace.py": "tests/edge/links/test_head_links.py",
+    "nodemgr/edge/links/sockets.py": "tests/edge/links/test_head_links.py",
     "nodemgr/edge/ledger/native_ledger.py": "tests/ledger/test_native_ledger.py",
     "nodemgr/edge/gate/device_gate.py": "tests/gate/test_manager.py",
     "nodemgr/edge/gate/ebpf.py": "tests/gate/test_program.py",
