@@ -131,7 +131,7 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.SubmitJobs(
             (submission("alice", gpus=1), submission("alice", gpus=0, array=(0, 1))), WALL
         ),
-        events.AcknowledgeEnds("hq", ("hq/1/j1/1",), 2, WALL),
+        events.AcknowledgeEnds("hq", ("hq/1/c1/1",), 2, WALL),
         events.JobStarted("j1", 1, 900, WALL),
         events.JobEnded("j1", 1, 1, None, "", False, "", WALL, WALL),
         events.JobRequeuedBeforeStart((("j1", 1),), "", WALL),

@@ -527,7 +527,7 @@ class Node:
         self.happens(events.SubmitJobs((submission(env, **more),), self.wall_ns))
         return self.of(SubmitAnswered)[0].job_id
 
-    def assigns(self, env: str, key: str = "hq/1/j1/1", number: int = 1, **more: Any) -> str | None:
+    def assigns(self, env: str, key: str = "hq/1/c1/1", number: int = 1, **more: Any) -> str | None:
         """A head's assignment, or the same again; the id of the job here, or None: refused."""
         named = {name: more.pop(name) for name in ("waited_ns", "refusal") if name in more}
         return self.submits(env, assigned=events.Assigned(key, number, **named), **more)

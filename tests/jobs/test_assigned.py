@@ -52,7 +52,7 @@ class Head:
         self.ends: dict[str, Assignment] = {}
 
     def give(self) -> str:
-        key = f"hq/1/j{len(self.given) + 1}/1"
+        key = f"hq/1/c{len(self.given) + 1}/1"
         self.given.append(key)
         return key
 
@@ -174,7 +174,7 @@ def test_a_manager_that_is_killed_begins_each_once(make_manager: Callable[..., M
     def say(number: int) -> None:
         script = f"echo {number} >> {marks}; sleep 0.{number % 3}"
         UserWay(manager.env_dir("alice")).ask(
-            "job_assign", timeout_s=WAIT_LIMIT_S, key=f"hq/1/j{number}/1", number=number,
+            "job_assign", timeout_s=WAIT_LIMIT_S, key=f"hq/1/c{number}/1", number=number,
             argv=["/bin/sh", "-c", script], **given,
         )  # fmt: skip
 
@@ -192,7 +192,7 @@ def test_a_manager_that_is_killed_begins_each_once(make_manager: Callable[..., M
         over = {row["key"]: row for row in found if row["over"]}
     begun = Counter(marks.read_text().split() if marks.exists() else ())
     for number in numbers:
-        row = over[f"hq/1/j{number}/1"]
+        row = over[f"hq/1/c{number}/1"]
         assert begun[str(number)] in ((1,) if row["state"] == "done" else (0, 1)), row
         assert row["began"] or not begun[str(number)], row
 
@@ -218,14 +218,14 @@ def rows(world: World) -> dict[str, dict[str, Any]]:
 
 def test_the_orders_of_a_head(world: World) -> None:
     gate = world.gate()
-    row = order(world, "hq/1/j1/1", 1, f"read line < {gate}; exit 3", waited_ms=5_000)
+    row = order(world, "hq/1/c1/1", 1, f"read line < {gate}; exit 3", waited_ms=5_000)
     assert (row["job"], row["over"], row["confirmed"]) == ("j1", False, True)
     world.until_running("j1")
-    waiting = order(world, "hq/1/j2/1", 2, "true")
+    waiting = order(world, "hq/1/c2/1", 2, "true")
     assert (waiting["state"], waiting["began"]) == ("queued", False)
-    stranger = order(world, "hq/1/j3/1", 3, "true", user="nobody-of-this-name")
+    stranger = order(world, "hq/1/c3/1", 3, "true", user="nobody-of-this-name")
     assert (stranger["job"], stranger["over"], stranger["began"]) == (None, True, False)
-    assert order(world, "hq/1/j3/1", 3, "true") == stranger, "a refusal stays"
+    assert order(world, "hq/1/c3/1", 3, "true") == stranger, "a refusal stays"
     with pytest.raises(ManagerRefused, match="a job of the cluster of hq"):
         world.manager.call("job_hold", job="j2")
     world.manager.call("job_withdraw", job="j2")
@@ -239,13 +239,13 @@ def test_the_orders_of_a_head(world: World) -> None:
     assert done == {"open": []}
     assert rows(world) == {}
     with pytest.raises(Fault, match="is over"):
-        order(world, "hq/1/j2/1", 2, "true")
+        order(world, "hq/1/c2/1", 2, "true")
 
 
 def test_a_page_of_the_answers_goes_on_behind_a_key(world: World) -> None:
     for number in (1, 2, 3):
-        order(world, f"hq/1/j{number}/1", number, "true", gpus=9)
-    order(world, "other/1/j1/1", 1, "true", gpus=9)
+        order(world, f"hq/1/c{number}/1", number, "true", gpus=9)
+    order(world, "other/1/c1/1", 1, "true", gpus=9)
     first = world.manager.call("job_assigned", head="hq", limit=2)
     assert ([row["number"] for row in first["assigned"]], first["more"]) == ([1, 2], True)
     rest = world.manager.call("job_assigned", head="hq", after=first["assigned"][-1]["key"])
@@ -255,7 +255,7 @@ def test_a_page_of_the_answers_goes_on_behind_a_key(world: World) -> None:
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ({"key": "hq/1/j1"}, "HEAD/GENERATION/JOB/ATTEMPT"),
+        ({"key": "hq/1/c1"}, "HEAD/GENERATION/JOB/ATTEMPT"),
         ({"number": 0}, "number"),
         ({"uid": -1}, "uid"),
         ({"after": ["j1"]}, "after"),
@@ -265,7 +265,7 @@ def test_a_page_of_the_answers_goes_on_behind_a_key(world: World) -> None:
 def test_an_order_without_sense_is_no_answer(
     world: World, wrong: dict[str, Any], line: str
 ) -> None:
-    given = {"key": "hq/1/j1/1", "number": 1} | wrong
+    given = {"key": "hq/1/c1/1", "number": 1} | wrong
     with pytest.raises(Fault, match=line):
         order(world, given.pop("key"), given.pop("number"), "true", **given)
     assert rows(world) == {}
@@ -276,14 +276,14 @@ def test_a_key_outlives_the_history() -> None:
     with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
         world = World(Path(name), KINDS[0], gpus=FakeGpus(1), max_history_bytes=2**20)
         try:
-            row = order(world, "hq/1/j1/1", 1, f"echo once >> {name}/once")
+            row = order(world, "hq/1/c1/1", 1, f"echo once >> {name}/once")
             world.until_ended(row["job"])
             pad = "x" * 100_000
             for _ in range(14):
                 world.until_ended(world.submit(f": {pad}", command=f"true {pad}"))
             assert world.manager.do(lambda: world.manager.daemon.journal.ended(row["job"])) == []
             for _ in range(2):
-                again = order(world, "hq/1/j1/1", 1, f"echo once >> {name}/once")
+                again = order(world, "hq/1/c1/1", 1, f"echo once >> {name}/once")
                 assert (again["job"], again["state"]) == (row["job"], "done")
                 world.restart()
             assert Path(name, "once").read_text() == "once\n"

@@ -170,14 +170,14 @@ def a_job_waits_for_cpus_of_a_lowered_quota(node: Driver) -> None:
 def an_assigned_job_waits_after_a_restart_for_its_head(node: Driver) -> None:
     running = node.submits("alice", "--gpus", "2")
     node.starts(running)
-    assigned = node.assigned("bob", "hq/1/j1/1")
+    assigned = node.assigned("bob", "hq/1/c1/1")
     node.manager.restart()
     assert "waits for the word of hq" in node.line(assigned)
     node.says("queue", "withdraw", running)
     node.events.expect("job.withdrawn", job=running)
     assert "waits for the word of hq" in node.line(assigned)
     assert "a job of the cluster of hq" in node.says("queue", "hold", assigned, rc=None)
-    assert node.assigned("bob", "hq/1/j1/1") == assigned
+    assert node.assigned("bob", "hq/1/c1/1") == assigned
     node.events.expect("job.ended", job=assigned, state="done")
 
 

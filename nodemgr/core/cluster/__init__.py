@@ -4,13 +4,12 @@ The head knows nodes, jobs and assignments, and no GPU by its name: a node's own
 `head.step(state, event, now_ns)` is pure, as `nodemgr.core.manager.step` is on a node.
 
 Its modules: entities (rows, and the states of a job), events, state (tables and their sums),
-orders (of people), answers (of nodes: ends, silence), passes (the choice of nodes),
-messages (what is to be said to a node; it follows from the rows), invariants, head (one step).
+orders (of people), answers (of nodes: ends, silence), draining (nodes that get no job),
+restoring (a store that is a copy), passes (the choice of nodes), messages (what is to be said to a
+node; it follows from the rows), invariants, head (one step).
 
 Of a first form: whole GPUs, and jobs one by one. Arrays, dependencies, holds, queues with ranks and
-shares of GPUs are to come onto the same rows. A node is asked to give a job back by a withdrawal,
-so one that begins in the same moment is ended and begins anew elsewhere. A head that is restored
-from a copy gives no job: to ask all nodes first, and to go on under a new generation, is to come.
+shares of GPUs are to come onto the same rows.
 
 May import: nodemgr.core.model, nodemgr.core.state, nodemgr.core.scheduler.
 """

@@ -9,7 +9,8 @@ one of two: an end that is known already, and is acknowledged again; or a job th
 for lost, which is ended now.
 
 A node that knows a number which this head has not given shows that the head's store is an older
-copy. Such a head gives no job any more: what it has in its queue may be running.
+copy. Such a head gives no job any more: what it has in its queue may be running. A person restores
+it (restoring.py).
 
 A job that a person withdraws on its node is over if it had begun; else it goes to another node.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nodemgr.core.cluster import events
+from nodemgr.core.cluster import draining, events, restoring
 from nodemgr.core.cluster.entities import (
     ClusterJob,
     ClusterStage,
@@ -29,7 +30,7 @@ from nodemgr.core.cluster.entities import (
 from nodemgr.core.cluster.events import Acknowledge, NodeAnswer
 from nodemgr.core.cluster.state import ClusterDraft
 from nodemgr.core.model import endings
-from nodemgr.core.model.entities import Cause, JobState
+from nodemgr.core.model.entities import MS, Cause, JobState
 from nodemgr.core.model.values import replace
 
 
@@ -37,8 +38,7 @@ def synced(draft: ClusterDraft, event: events.Synced) -> None:
     node = draft.nodes.get(event.node)
     if node is None:
         return
-    known = max([event.below - 1, *(answer.number for answer in event.answers)])
-    if known > draft.head.number:
+    if restoring.known(event) > draft.head.number and not draft.head.is_restoring:
         draft.put_head(replace(draft.head, is_copy=True))
         return
     now = replace(
@@ -48,11 +48,16 @@ def synced(draft: ClusterDraft, event: events.Synced) -> None:
         number=0,
         gpus=event.gpus,
         others=event.others,
+        lost=False,
+        models=event.models,
     )
     draft.nodes.put(node.name, now)
     draft.sessions.put(node.name, (event.session, 0))
-    _forget_words_of(draft, node.name)
+    forget_words_of(draft, node.name)
+    if draft.head.is_restoring:
+        restoring.heard(draft, event)
     _take(draft, node.name, event.answers)
+    restoring.end(draft)
 
 
 def report(draft: ClusterDraft, event: events.NodeReport) -> None:
@@ -74,14 +79,16 @@ def silent(draft: ClusterDraft, event: events.Silent) -> None:
     session = draft.sessions.get(event.node)
     if session is not None and session[0] == event.session:
         draft.sessions.drop(event.node)
-        _forget_words_of(draft, event.node)
+        forget_words_of(draft, event.node)
 
 
-def _forget_words_of(draft: ClusterDraft, node: str) -> None:
+def forget_words_of(draft: ClusterDraft, node: str) -> None:
     """Forgets the words of an earlier session, which were of that one alone."""
-    for table in (draft.to_confirm, draft.strays):
+    for table in (draft.to_confirm, draft.strays, draft.unknown):
         for key in [key for key in table if table[key] == node]:
             table.drop(key)
+    for number in [number for number in draft.vanished if draft.vanished[number] == node]:
+        draft.vanished.drop(number)
 
 
 def below(draft: ClusterDraft, node: str) -> int:
@@ -103,6 +110,8 @@ def _take(draft: ClusterDraft, node: str, answers: Iterable[NodeAnswer]) -> None
 
 def _one(draft: ClusterDraft, node: str, answer: NodeAnswer) -> bool:
     """Whether the answer is an end that the head has stored with this step."""
+    if draft.head.is_restoring:
+        restoring.adopt(draft, node, answer)
     row = draft.assignments.get(answer.number)
     if row is None or (row.key, row.node) != (answer.key, node):
         return _of_no_assignment(draft, node, answer)
@@ -115,17 +124,19 @@ def _one(draft: ClusterDraft, node: str, answer: NodeAnswer) -> bool:
         draft.to_confirm.put(row.key, node)
     job = draft.jobs[row.job_id]
     began_ns = draft.now_ns if answer.began and row.began_ns is None else row.began_ns
-    draft.put_assignment(replace(row, answered=True, began_ns=began_ns))
-    if answer.began and job.stage is ClusterStage.ASSIGNED:
-        draft.move(job, StageEvent.BEGAN, ClusterStage.RUNNING)
+    draft.put_assignment(replace(row, answered=True, began_ns=began_ns, node_job=answer.node_job))
+    comes_back = job.stage is ClusterStage.STOPPING and job.then is ClusterStage.QUEUED
+    if answer.began and (comes_back or job.stage is ClusterStage.ASSIGNED):
+        draft.move(job, StageEvent.BEGAN, ClusterStage.RUNNING, then=None)
     return False
 
 
 def _of_no_assignment(draft: ClusterDraft, node: str, answer: NodeAnswer) -> bool:
+    table = draft.unknown if restoring.is_unknown(draft, answer.key) else draft.strays
     if answer.over:
-        draft.strays.drop(answer.key)
+        table.drop(answer.key)
     else:
-        draft.strays.put(answer.key, node)
+        table.put(answer.key, node)
     return answer.over
 
 
@@ -135,16 +146,16 @@ def _of_no_assignment(draft: ClusterDraft, node: str, answer: NodeAnswer) -> boo
 def _settle(draft: ClusterDraft, row: GivenJob, answer: NodeAnswer) -> None:
     draft.drop_assignment(row)
     job = replace(draft.jobs[row.job_id], assigned=None)
+    ran_ms = answer.ran_ms
+    if ran_ms is None:
+        ran_ms = 0 if row.began_ns is None else (draft.now_ns - row.began_ns) // MS
+    draining.ended(draft, row.node, job.user, answer, ran_ms)
     if not answer.began:
         _not_begun(draft, job, row, answer)
     elif answer.state is JobState.DONE:
         _over(draft, job, ClusterStage.DONE, row, answer)
     elif job.then is ClusterStage.WITHDRAWN or answer.state is JobState.WITHDRAWN:
-        back = job.then is ClusterStage.QUEUED
-        if back:  # it had begun when it was asked for: what it did is lost
-            draft.move(job, StageEvent.END, ClusterStage.QUEUED, then=None)
-        else:
-            _over(draft, job, ClusterStage.WITHDRAWN, row, answer)
+        _over(draft, job, ClusterStage.WITHDRAWN, row, answer)
     else:
         _failed(draft, replace(job, then=None), row, answer)
 
@@ -153,16 +164,14 @@ def _not_begun(draft: ClusterDraft, job: ClusterJob, row: GivenJob, answer: Node
     """It is as if the node had never had it; where it could not be begun, it does not go again."""
     if job.then is ClusterStage.WITHDRAWN:
         over = replace(job, stage=ClusterStage.WITHDRAWN, then=None)
-        ended = EndedJob(over, row.node, None, None)
-        draft.end(job, StageEvent.GIVEN_BACK, ClusterStage.WITHDRAWN, ended)
+        draft.end(job, StageEvent.GIVEN_BACK, ClusterStage.WITHDRAWN, _ended(over, row, answer))
         return
     avoids = job.avoids
     if job.then is None:
         avoids = tuple(sorted({*avoids, row.node}))
         if set(avoids) >= {*draft.nodes}:
             over = replace(job, stage=ClusterStage.FAILED, avoids=avoids)
-            ended = EndedJob(over, row.node, answer.cause, None)
-            draft.end(job, StageEvent.GIVEN_BACK, ClusterStage.FAILED, ended)
+            draft.end(job, StageEvent.GIVEN_BACK, ClusterStage.FAILED, _ended(over, row, answer))
             return
     draft.move(job, StageEvent.GIVEN_BACK, ClusterStage.QUEUED, then=None, avoids=avoids)
 
@@ -171,8 +180,14 @@ def _over(
     draft: ClusterDraft, job: ClusterJob, stage: ClusterStage, row: GivenJob, answer: NodeAnswer
 ) -> None:
     over = replace(job, stage=stage, then=None)
-    ended = EndedJob(over, row.node, answer.cause, answer.exit_code)
-    draft.end(job, StageEvent.END, stage, ended)
+    draft.end(job, StageEvent.END, stage, _ended(over, row, answer))
+
+
+def _ended(over: ClusterJob, row: GivenJob, answer: NodeAnswer) -> EndedJob:
+    return EndedJob(
+        over, row.node, answer.cause, answer.exit_code, answer.signal, answer.why,
+        answer.node_job, answer.ran_ms,
+    )  # fmt: skip
 
 
 def _failed(draft: ClusterDraft, job: ClusterJob, row: GivenJob, answer: NodeAnswer) -> None:

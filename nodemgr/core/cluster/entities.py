@@ -46,6 +46,8 @@ class StageEvent(enum.StrEnum):
     END = "end"
     STOP = "stop"
     NODE_LOST = "node lost"
+    FOUND = "found"
+    FORGOTTEN = "forgotten"
     PAUSE_OVER = "pause over"
     WITHDRAW = "withdraw"
 
@@ -55,6 +57,8 @@ _STOPPING, _PAUSED, _WITHDRAWN = ClusterStage.STOPPING, ClusterStage.PAUSED, Clu
 _ENDS = (ClusterStage.DONE, ClusterStage.FAILED, _WITHDRAWN, _QUEUED, _PAUSED)
 _JUDGED = "The node says how it ended; endings.py says what follows."
 _BACK = "The node has not begun it and never will."
+_FOUND = "A head that was restored from a copy hears that a node got a later attempt."
+_FORGOTTEN = "It ended after the copy from which the head was restored: its end is not known."
 _LOST = "A person says that the node is lost: the job goes back to its place, or ends as asked."
 
 STAGES: Mapping[tuple[ClusterStage | None, StageEvent], Targets[ClusterStage]] = {
@@ -72,12 +76,23 @@ STAGES: Mapping[tuple[ClusterStage | None, StageEvent], Targets[ClusterStage]] =
     (_RUNNING, StageEvent.END): Targets(_ENDS, _JUDGED),
     (_RUNNING, StageEvent.STOP): Targets((_STOPPING,), "It is withdrawn."),
     (_RUNNING, StageEvent.NODE_LOST): Targets((_QUEUED,), _LOST),
+    (_STOPPING, StageEvent.BEGAN): Targets(
+        (_RUNNING,), "It began before it could be given back, and stays where it is."
+    ),
     (_STOPPING, StageEvent.STOP): Targets((_STOPPING,), "A second reason replaces its next state."),
     (_STOPPING, StageEvent.GIVEN_BACK): Targets((_QUEUED, _WITHDRAWN), _BACK),
     (_STOPPING, StageEvent.END): Targets(_ENDS, _JUDGED),
     (_STOPPING, StageEvent.NODE_LOST): Targets((_QUEUED, _WITHDRAWN), _LOST),
     (_PAUSED, StageEvent.PAUSE_OVER): Targets((_QUEUED,), "It is at its old place again."),
     (_PAUSED, StageEvent.WITHDRAW): Targets((_WITHDRAWN,), "It is at no node."),
+    **{
+        (stage, StageEvent.FOUND): Targets((_ASSIGNED,), _FOUND)
+        for stage in (_QUEUED, _ASSIGNED, _RUNNING, _STOPPING, _PAUSED)
+    },
+    **{
+        (stage, StageEvent.FORGOTTEN): Targets((ClusterStage.FAILED,), _FORGOTTEN)
+        for stage in (_ASSIGNED, _RUNNING, _STOPPING)
+    },
 }
 
 
@@ -88,6 +103,10 @@ class ClusterEnv:
     name: str
     gpus: int
     """The most GPUs that its jobs and its interactive tasks use together, where jobs can wait."""
+    per_node: int | None = None
+    """The most on one node, which the node holds by itself; None: as many as the node has."""
+    quota: str = "{}"
+    """The rest of its quota, in JSON, which each node gets."""
 
 
 @value
@@ -106,6 +125,16 @@ class ClusterNode:
     """The GPUs that tasks without an assignment hold, by environment; "": of its own ones."""
     drained: bool = False
     """It gets no job; those that have not begun come back."""
+    why: str = ""
+    """The reason for the drain, of a person or of the head."""
+    quick: tuple[str, ...] = ()
+    """The users of its last jobs, as far back as each failed at once."""
+    lost: bool = False
+    """A person said so after it spoke last."""
+    key: str = ""
+    """The public key by which its connections are known."""
+    models: tuple[str, ...] = ()
+    """The models of its GPUs."""
 
 
 @value
@@ -133,7 +162,12 @@ class ClusterJob:
     """The number of its assignment, while it has one."""
     avoids: tuple[str, ...] = ()
     """Nodes that could not begin it."""
-    why: str = ""
+    uid: int = 0
+    name: str = ""
+    command: str = ""
+    submit_key: str = ""
+    """The submitter's: the same submission again is the same job."""
+    submitted_wall_ns: int = 0
 
 
 @value
@@ -154,6 +188,8 @@ class GivenJob:
     """The node has it in its store."""
     began_ns: int | None = None
     """When the head heard that it began."""
+    node_job: str = ""
+    """Its id on the node."""
 
 
 @value
@@ -164,6 +200,23 @@ class EndedJob:
     node: str
     cause: Cause | None
     exit_code: int | None
+    signal: int | None = None
+    why: str = ""
+    node_job: str = ""
+    ran_ms: int | None = None
+    ended_wall_ns: int = 0
+    """The edge fills it in."""
+
+
+@value
+class JoinWord:
+    """A word by which one node joins, once. It is named by its public key; the head has no more."""
+
+    public: str
+    node: str
+    expires_ns: int
+    used_by: str = ""
+    """The public key of the node that has used it: the answer may have been lost."""
 
 
 @value
@@ -179,3 +232,7 @@ class Counters:
     """The last place that was given in the queue: each is given once."""
     is_copy: bool = False
     """A node knows a number that this head has not given: its store is an older copy."""
+    is_restoring: bool = False
+    """It was restored from a copy, and has not heard each node yet."""
+    copied_job: int = 0
+    """The number of the last job of the copy, at the last restore."""

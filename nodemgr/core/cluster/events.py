@@ -17,6 +17,8 @@ from nodemgr.core.model.values import value
 class SetEnv:
     name: str
     gpus: int
+    per_node: int | None = None
+    quota: str = "{}"
 
 
 @value
@@ -26,6 +28,11 @@ class Submit:
     gpus: int
     time_limit_ms: int | None = None
     max_restarts: int = 0
+    uid: int = 0
+    name: str = ""
+    command: str = ""
+    submit_key: str = ""
+    wall_ns: int = 0
 
 
 @value
@@ -34,7 +41,27 @@ class Withdraw:
 
 
 @value
+class AddWord:
+    """A node of this name may join by the word."""
+
+    public: str
+    node: str
+    expires_ns: int
+
+
+@value
 class AddNode:
+    """A node joins, or joins again with another key."""
+
+    name: str
+    key: str = ""
+    word: str = ""
+
+
+@value
+class RemoveNode:
+    """It leaves. A node with assignments does not: it is drained first, or lost."""
+
     name: str
 
 
@@ -43,6 +70,7 @@ class DrainNode:
     """No job is assigned there; those that have not begun come back."""
 
     name: str
+    why: str = ""
 
 
 @value
@@ -55,6 +83,16 @@ class NodeLost:
     """A person says that nothing runs there any more: its jobs may begin elsewhere."""
 
     name: str
+
+
+@value
+class Restored:
+    """The store is a copy: the head goes on under a later generation when it has heard all nodes.
+
+    `generation`: the latest that is known beside the copy's.
+    """
+
+    generation: int = 0
 
 
 @value
@@ -72,6 +110,10 @@ class NodeAnswer:
     state: JobState
     cause: Cause | None = None
     exit_code: int | None = None
+    signal: int | None = None
+    why: str = ""
+    node_job: str = ""
+    ran_ms: int | None = None
 
 
 @value
@@ -87,6 +129,7 @@ class Synced:
     gpus: int
     others: tuple[tuple[str, int], ...]
     answers: tuple[NodeAnswer, ...]
+    models: tuple[str, ...] = ()
 
 
 @value
@@ -123,10 +166,13 @@ ClusterEvent = (
     SetEnv
     | Submit
     | Withdraw
+    | AddWord
     | AddNode
+    | RemoveNode
     | DrainNode
     | ResumeNode
     | NodeLost
+    | Restored
     | Synced
     | NodeReport
     | Silent

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nodemgr.core.cluster import answers, events, orders, passes
+from nodemgr.core.cluster import answers, events, orders, passes, restoring
 from nodemgr.core.cluster.events import Acknowledge, ClusterEvent
 from nodemgr.core.cluster.state import ClusterDraft, ClusterState, StoredRow
 from nodemgr.core.model.values import value
@@ -20,10 +20,13 @@ RULES: dict[type, Callable[[ClusterDraft, Any], None]] = {
     events.SetEnv: orders.set_env,
     events.Submit: orders.submit,
     events.Withdraw: orders.withdraw,
+    events.AddWord: orders.add_word,
     events.AddNode: orders.add_node,
+    events.RemoveNode: orders.remove_node,
     events.DrainNode: orders.drain,
     events.ResumeNode: orders.resume,
     events.NodeLost: orders.lost,
+    events.Restored: restoring.begin,
     events.Synced: answers.synced,
     events.NodeReport: answers.report,
     events.Silent: answers.silent,

@@ -52,6 +52,21 @@ def _sums(state: ClusterState) -> Iterator[str]:
             sum(j.stage is ClusterStage.QUEUED for j in state.jobs.values()),
         ),
         (
+            "jobs of users",
+            {user: count for user, (_, count) in state.users.items()},
+            dict(Counter(job.user for job in state.jobs.values())),
+        ),
+        (
+            "pauses",
+            state.paused,
+            {j.job_id: j.resumes_ns for j in state.jobs.values() if j.resumes_ns is not None},
+        ),
+        (
+            "submitted keys",
+            state.submitted,
+            {(j.env, j.submit_key): j.job_id for j in state.jobs.values() if j.submit_key},
+        ),
+        (
             "keys to confirm",
             state.to_confirm.keys() - {r.key for r in state.assignments.values()},
             set(),
@@ -66,7 +81,9 @@ def check_change(draft: ClusterDraft) -> Iterator[str]:
     new = {
         number: row
         for number, row in draft.assignments.changes.items()
-        if row is not None and number not in draft.state.assignments
+        if row is not None
+        and number not in draft.state.assignments
+        and row.key.split("/")[1] == str(draft.head.generation)  # not found after a restore
     }
     for env in sorted({row.env for row in new.values() if row.gpus}):
         others = sum(

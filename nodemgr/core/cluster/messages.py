@@ -27,25 +27,31 @@ class GiveBack:
     """End the job of this key."""
 
     key: str
+    only_unbegun: bool = False
+    """A job that has begun stays."""
 
 
 HeadWord = Assign | GiveBack
 
 
 def to_say(state: ClusterState, node: str) -> Iterator[HeadWord]:
-    """Nothing to a node without a session, or about keys that another store of it was told."""
-    if node not in state.sessions:
+    """Nothing to a node without a session, or about keys that another store of it was told.
+
+    Nothing from a head that does not know yet what it said after its store was copied.
+    """
+    if node not in state.sessions or state.counters[""].is_restoring:
         return
     generation = state.nodes[node].generation
     for number in sorted(state.of_node.get(node, ())):
         row = state.assignments[number]
-        stops = state.jobs[row.job_id].stage is ClusterStage.STOPPING
+        job = state.jobs[row.job_id]
+        stops = job.stage is ClusterStage.STOPPING
         if row.node_generation != generation:
             continue
         if not row.answered:
             yield Assign(row, refuse=stops)
         elif stops:
-            yield GiveBack(row.key)
+            yield GiveBack(row.key, only_unbegun=job.then is ClusterStage.QUEUED)
         elif row.key in state.to_confirm:
             yield Assign(row)
     for key, holder in state.strays.items():

@@ -6,13 +6,14 @@ to it (answers.py).
 
 from __future__ import annotations
 
-from nodemgr.core.cluster import events
+from nodemgr.core.cluster import answers, draining, events, restoring
 from nodemgr.core.cluster.entities import (
     ClusterEnv,
     ClusterJob,
     ClusterNode,
     ClusterStage,
     EndedJob,
+    JoinWord,
     StageEvent,
 )
 from nodemgr.core.cluster.state import ClusterDraft
@@ -21,17 +22,19 @@ from nodemgr.core.model.values import replace
 
 def set_env(draft: ClusterDraft, event: events.SetEnv) -> None:
     """A total that is lowered takes nothing away: jobs wait until it has room again."""
-    draft.envs.put(event.name, ClusterEnv(event.name, event.gpus))
+    env = ClusterEnv(event.name, event.gpus, event.per_node, event.quota)
+    draft.envs.put(event.name, env)
 
 
 def submit(draft: ClusterDraft, event: events.Submit) -> None:
-    """The caller has judged it; the id is j and the head's count of jobs."""
+    """The caller has judged it; the id is c and the head's count of jobs."""
     number = draft.head.job + 1
     draft.put_head(replace(draft.head, job=number))
     draft.put_new_job(
         ClusterJob(
-            f"j{number}", event.env, event.user, event.gpus, event.time_limit_ms,
-            event.max_restarts, draft.stamp(),
+            f"c{number}", event.env, event.user, event.gpus, event.time_limit_ms,
+            event.max_restarts, draft.stamp(), uid=event.uid, name=event.name,
+            command=event.command, submit_key=event.submit_key, submitted_wall_ns=event.wall_ns,
         )
     )  # fmt: skip
 
@@ -47,31 +50,41 @@ def withdraw(draft: ClusterDraft, event: events.Withdraw) -> None:
     draft.end(job, StageEvent.WITHDRAW, ClusterStage.WITHDRAWN, over)
 
 
+def add_word(draft: ClusterDraft, event: events.AddWord) -> None:
+    """Words that have expired go."""
+    for word in list(draft.words.values()):
+        if word.expires_ns <= draft.now_ns:
+            draft.words.drop(word.public)
+    draft.words.put(event.public, JoinWord(event.public, event.node, event.expires_ns))
+
+
 def add_node(draft: ClusterDraft, event: events.AddNode) -> None:
-    if event.name not in draft.nodes:
-        draft.nodes.put(event.name, ClusterNode(event.name, "", "", 0, 0))
+    node = draft.nodes.get(event.name) or ClusterNode(event.name, "", "", 0, 0)
+    draft.nodes.put(event.name, replace(node, key=event.key))
+    if event.word in draft.words:
+        draft.words.put(event.word, replace(draft.words[event.word], used_by=event.key))
+
+
+def remove_node(draft: ClusterDraft, event: events.RemoveNode) -> None:
+    if event.name not in draft.nodes or draft.at(event.name):
+        return
+    draft.nodes.drop(event.name)
+    if event.name in draft.sessions:
+        draft.sessions.drop(event.name)
+    answers.forget_words_of(draft, event.name)
+    restoring.end(draft)
 
 
 def drain(draft: ClusterDraft, event: events.DrainNode) -> None:
     node = draft.nodes.get(event.name)
-    if node is None:
-        return
-    draft.nodes.put(node.name, replace(node, drained=True))
-    for row in draft.at(node.name):
-        job = draft.jobs[row.job_id]
-        if job.stage is ClusterStage.ASSIGNED:
-            ask_back(draft, job)
-
-
-def ask_back(draft: ClusterDraft, job: ClusterJob) -> None:
-    """The node is asked to give back a job that it has not begun; it has the last word."""
-    draft.move(job, StageEvent.STOP, ClusterStage.STOPPING, then=ClusterStage.QUEUED)
+    if node is not None:
+        draining.drain(draft, node, event.why)
 
 
 def resume(draft: ClusterDraft, event: events.ResumeNode) -> None:
     node = draft.nodes.get(event.name)
     if node is not None:
-        draft.nodes.put(node.name, replace(node, drained=False))
+        draft.nodes.put(node.name, replace(node, drained=False, why="", quick=()))
 
 
 def lost(draft: ClusterDraft, event: events.NodeLost) -> None:
@@ -91,9 +104,14 @@ def lost(draft: ClusterDraft, event: events.NodeLost) -> None:
             draft.end(job, StageEvent.NODE_LOST, ClusterStage.WITHDRAWN, ended)
         else:
             draft.move(job, StageEvent.NODE_LOST, ClusterStage.QUEUED, then=None, assigned=None)
+    node = draft.nodes.get(event.name)
+    if node is not None and present is None:
+        draft.nodes.put(node.name, replace(node, lost=True))
+        restoring.end(draft)
 
 
 def tick(draft: ClusterDraft, _event: events.ClockMoved) -> None:
-    for job in list(draft.jobs.values()):
-        if job.stage is ClusterStage.PAUSED and (job.resumes_ns or 0) <= draft.now_ns:
+    for job_id in list(draft.paused):
+        if draft.paused[job_id] <= draft.now_ns:
+            job = draft.jobs[job_id]
             draft.move(job, StageEvent.PAUSE_OVER, ClusterStage.QUEUED, resumes_ns=None)

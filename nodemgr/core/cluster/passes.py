@@ -13,7 +13,8 @@ Must not know: a GPU, a node's own queue.
   the room at the other node is kept for it meanwhile.
 - The GPUs of an environment's assignments and of its interactive tasks never exceed its total by an
   assignment. A job that does not fit the total lets others pass.
-- A head whose store is a copy gives no job (answers.py).
+- On each node an environment gets at most its part of one node, which the node would hold back.
+- A head whose store is a copy gives no job (answers.py), nor one that is being restored.
 - Nodes without a session or drained get nothing; what they hold counts.
 
 Config.backfill_depth jobs keep nodes. The cost grows with the nodes and with the jobs considered;
@@ -26,7 +27,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from nodemgr.core.cluster import events, orders
+from nodemgr.core.cluster import draining, events
 from nodemgr.core.cluster.entities import (
     ClusterJob,
     ClusterNode,
@@ -58,6 +59,8 @@ class Room:
     """When how many come free, as far as it is known."""
     ahead: list[GivenJob] = field(default_factory=list)
     """Assignments that wait there for GPUs."""
+    used: dict[str, int] = field(default_factory=dict)
+    """The GPUs of each environment there, with those of assignments that wait."""
     profile: Profile | None = None
     """Once something is planned here."""
     is_reserved: bool = False
@@ -65,7 +68,9 @@ class Room:
 
     def holds(self, rows: Iterable[GivenJob]) -> None:
         self.free = self.node.gpus - sum(gpus for _, gpus in self.node.others)
+        self.used = dict(self.node.others)
         for row in sorted(rows, key=lambda row: (row.began_ns is None, row.number)):
+            self.used[row.env] = self.used.get(row.env, 0) + row.gpus
             if row.began_ns is None and row.gpus > max(0, self.free):
                 self.ahead.append(row)
                 continue
@@ -144,13 +149,25 @@ class ClusterPass:
         used = self.used.get(job.env, 0) + (self.draft.env_gpus.get(job.env) or 0)
         return env is not None and used + job.gpus <= env.gpus
 
+    def room_on_node(self, job: ClusterJob | GivenJob, room: Room) -> bool:
+        """Within the environment's part of one node, which the node holds by itself."""
+        most = self.draft.envs[job.env].per_node
+        return most is None or room.used.get(job.env, 0) + job.gpus <= most
+
+    def room_on_any(self, job: ClusterJob) -> bool:
+        if self.draft.envs[job.env].per_node is None:
+            return True
+        return any(self.room_on_node(job, room) for room in self.rooms.values())
+
     def best(self, job: ClusterJob) -> Room | None:
         """The room that fits best now."""
         for free in range(job.gpus, self.widest + 1):
             found = [
                 name
                 for name, room in self.by_free.get(free, {}).items()
-                if name not in job.avoids and room.fits(job.gpus, limit_ns(job))
+                if name not in job.avoids
+                and room.fits(job.gpus, limit_ns(job))
+                and self.room_on_node(job, room)
             ]
             if found:
                 return self.rooms[min(found)]
@@ -161,6 +178,7 @@ class ClusterPass:
         del self.by_free[room.free][room.node.name]
         room.take(job.gpus, self.draft.now_ns, limit_ns(job))
         room.free -= job.gpus
+        room.used[job.env] = room.used.get(job.env, 0) + job.gpus
         self.by_free.setdefault(room.free, {})[room.node.name] = room
 
     def keep(self, job: ClusterJob | GivenJob, avoids: tuple[str, ...] = ()) -> Room | None:
@@ -171,6 +189,9 @@ class ClusterPass:
             time, name = heapq.heappop(heap)
             room = self.rooms[name]
             if room.is_reserved:
+                continue
+            if not self.room_on_node(job, room):
+                passed.append((time, name))
                 continue
             if time == NEVER:
                 passed.append((time, name))
@@ -201,7 +222,10 @@ class ClusterPass:
         left = [
             room
             for room in self.rooms.values()
-            if not room.is_reserved and room.node.gpus >= job.gpus and room.node.name not in avoids
+            if not room.is_reserved
+            and room.node.gpus >= job.gpus
+            and room.node.name not in avoids
+            and self.room_on_node(job, room)
         ]
         found = min(left, key=lambda room: (-room.free, room.node.name), default=None)
         if found is not None:
@@ -210,14 +234,14 @@ class ClusterPass:
 
 
 def run(draft: ClusterDraft, _event: events.Pass) -> None:
-    if draft.head.is_copy:
+    if draft.head.is_copy or draft.head.is_restoring:
         return
     going = ClusterPass(draft)
     _ahead_of_time(draft, going)
     walk = draft.state.queue.walk()
     for job_id in walk:
         job = draft.jobs[job_id]
-        if not going.room_in_total(job):
+        if not (going.room_in_total(job) and going.room_on_any(job)):
             walk.drop(walk.group)
             continue
         room = going.best(job)
@@ -242,7 +266,7 @@ def _ahead_of_time(draft: ClusterDraft, going: ClusterPass) -> None:
             going.occupy(room, job)
             room.ahead.append(row)  # no other one goes there ahead of its time: it would be first
             if job.stage is ClusterStage.ASSIGNED and room.node.name != row.node:
-                orders.ask_back(draft, job)
+                draining.ask_back(draft, job)
         elif job.stage is ClusterStage.ASSIGNED:
             own = going.rooms[row.node]
             time = own.start(row.gpus, limit_ns(row))

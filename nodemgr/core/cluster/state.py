@@ -19,6 +19,7 @@ from nodemgr.core.cluster.entities import (
     Counters,
     EndedJob,
     GivenJob,
+    JoinWord,
     StageEvent,
 )
 from nodemgr.core.cluster.events import Acknowledge
@@ -31,7 +32,7 @@ from nodemgr.core.state.work_queue import WorkQueue
 QUEUE = "normal"
 STORED = {
     "envs": "env", "nodes": "node", "jobs": "job", "assignments": "assignment",
-    "counters": "counters",
+    "counters": "counters", "words": "word",
 }  # fmt: skip
 """Each stored table and the kind of its rows; ended jobs are of the kind `ended`."""
 
@@ -49,6 +50,7 @@ class ClusterState:
         self.nodes: dict[str, ClusterNode] = {}
         self.jobs: dict[str, ClusterJob] = {}
         self.assignments: dict[int, GivenJob] = {}
+        self.words: dict[str, JoinWord] = {}
         # what a restart forgets: each node is asked again
         self.sessions: dict[str, tuple[int, int]] = {}
         """By node: its session, and the number of the last report in it."""
@@ -56,10 +58,20 @@ class ClusterState:
         """By key: the node that waits until it is named again."""
         self.strays: dict[str, str] = {}
         """By key: the node that holds it though it has been given up for lost."""
+        self.unknown: dict[str, str] = {}
+        """By key: a node with a job that was submitted after the head's store was copied."""
+        self.vanished: dict[int, str] = {}
+        """By number: the node that has forgotten an end which a restored head does not know."""
         # what follows from the rows
         self.of_node: dict[str, dict[int, None]] = {}
         self.env_gpus: dict[str, int] = {}
         """The GPUs of each environment's assignments."""
+        self.paused: dict[str, int] = {}
+        """By job: the end of its pause."""
+        self.users: dict[str, tuple[int, int]] = {}
+        """By name: the uid of the user's jobs, and their number."""
+        self.submitted: dict[tuple[str, str], str] = {}
+        """The job of each environment and submitter's key."""
         self.queue = WorkQueue(((QUEUE, 0),))
 
     def rows(self) -> Iterator[StoredRow]:
@@ -82,9 +94,15 @@ class ClusterDraft:
         self.nodes = Overlay(state.nodes, self.changed)
         self.jobs = Overlay(state.jobs, self.changed)
         self.assignments = Overlay(state.assignments, self.changed)
+        self.words = Overlay(state.words, self.changed)
         self.sessions = Overlay(state.sessions, self.changed)
         self.to_confirm = Overlay(state.to_confirm, self.changed)
         self.strays = Overlay(state.strays, self.changed)
+        self.unknown = Overlay(state.unknown, self.changed)
+        self.vanished = Overlay(state.vanished, self.changed)
+        self.paused = Overlay(state.paused, self.changed)
+        self.users = Overlay(state.users, self.changed)
+        self.submitted = Overlay(state.submitted, self.changed)
         self.of_node: Groups[str, int] = Groups(state.of_node, self.changed)
         self.env_gpus = Overlay(state.env_gpus, self.changed)
         self.ended: dict[str, EndedJob] = {}
@@ -107,20 +125,46 @@ class ClusterDraft:
 
     def put_new_job(self, job: ClusterJob) -> None:
         checked(STAGES, None, StageEvent.SUBMIT, job.stage)
+        self.enter(job)
+
+    def enter(self, job: ClusterJob) -> None:
+        """A job that is new here, with all that follows from its row."""
         self.jobs.put(job.job_id, job)
+        uid, count = self.users.get(job.user) or (job.uid, 0)
+        self.users.put(job.user, (uid, count + 1))
+        if job.submit_key:
+            self.submitted.put((job.env, job.submit_key), job.job_id)
+        if job.resumes_ns is not None:
+            self.paused.put(job.job_id, job.resumes_ns)
 
     def move(
         self, job: ClusterJob, event: StageEvent, stage: ClusterStage, **fields: object
     ) -> None:
         """Writes the job in its next stage. Raises TransitionRefused if the table lacks it."""
         checked(STAGES, self.jobs[job.job_id].stage, event, stage)
-        self.jobs.put(job.job_id, replace(job, stage=stage, **fields))
+        after = replace(job, stage=stage, **fields)
+        self.jobs.put(job.job_id, after)
+        self._pause(job.job_id, after.resumes_ns)
 
     def end(self, job: ClusterJob, event: StageEvent, stage: ClusterStage, ended: EndedJob) -> None:
         """The job leaves for the history."""
         checked(STAGES, self.jobs[job.job_id].stage, event, stage)
         self.jobs.drop(job.job_id)
         self.ended[job.job_id] = ended
+        self._pause(job.job_id, None)
+        if job.submit_key:
+            self.submitted.drop((job.env, job.submit_key))
+        uid, count = self.users[job.user]
+        if count > 1:
+            self.users.put(job.user, (uid, count - 1))
+        else:
+            self.users.drop(job.user)
+
+    def _pause(self, job_id: str, resumes_ns: int | None) -> None:
+        if resumes_ns is not None:
+            self.paused.put(job_id, resumes_ns)
+        elif job_id in self.paused:
+            self.paused.drop(job_id)
 
     def put_assignment(self, row: GivenJob) -> None:
         if row.number not in self.assignments:
@@ -133,6 +177,7 @@ class ClusterDraft:
         self.of_node.remove(row.node, row.number)
         self._count(row.env, -row.gpus)
         self.to_confirm.drop(row.key)
+        self.vanished.drop(row.number)
 
     def _count(self, env: str, more: int) -> None:
         total = (self.env_gpus.get(env) or 0) + more
@@ -196,6 +241,8 @@ def restore(name: str, rows: Iterable[StoredRow], config: Config | None = None) 
     for kind, key, row in rows:
         if isinstance(row, GivenJob):
             draft.put_assignment(row)
+        elif isinstance(row, ClusterJob):
+            draft.enter(row)
         elif kind != "ended":
             getattr(draft, tables[kind]).put(key, row)
     draft.settle()

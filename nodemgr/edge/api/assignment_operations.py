@@ -42,7 +42,7 @@ from nodemgr.edge.rpc.operation import (
 from nodemgr.messages import jobs as messages
 
 _KEY = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,18}/j[0-9]{1,15}(\.[0-9]{1,10})?/[0-9]{1,10}",
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,18}/c[0-9]{1,15}(\.[0-9]{1,10})?/[0-9]{1,10}",
     re.ASCII,
 )
 _HEAD = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)

@@ -19,7 +19,7 @@ def given(*, nodes: int = 2, restarts: int = 0) -> tuple[Head, str]:
     head = Head(**{f"gn{n}": 4 for n in range(1, nodes + 1)})
     head.happens(events.Submit("a", "ann", 1, None, restarts))
     head.passes()
-    return head, "j1"
+    return head, "c1"
 
 
 def says(head: Head, node: str = "gn1") -> list[object]:
@@ -39,7 +39,7 @@ def test_an_assignment_is_said_until_the_node_has_answered() -> None:
     for _ in range(2):
         (word,) = says(head)
         assert isinstance(word, Assign)
-        assert (word.row.key, word.row.number, word.refuse) == ("hq/1/j1/1", 1, False)
+        assert (word.row.key, word.row.number, word.refuse) == ("hq/1/c1/1", 1, False)
         restarted(head)
         assert says(head) == [], "a node that has not been asked is told nothing"
         head.syncs("gn1", session=2)
@@ -64,9 +64,9 @@ def test_a_job_that_is_withdrawn_before_the_node_has_answered_is_to_be_refused()
     assert isinstance(word, Assign)
     assert word.refuse
     head.reports("gn1", head.answer(job))
-    assert says(head) == [GiveBack("hq/1/j1/1")], "it had it already"
+    assert says(head) == [GiveBack("hq/1/c1/1")], "it had it already"
     (done,) = head.reports("gn1", head.answer(job, over=True, state=JobState.WITHDRAWN))
-    assert done == events.Acknowledge("gn1", ("hq/1/j1/1",), 2)
+    assert done == events.Acknowledge("gn1", ("hq/1/c1/1",), 2)
     assert head.state.jobs == {}
 
 
@@ -128,7 +128,7 @@ def test_a_new_session_without_an_end_of_the_last_one_begins_anew() -> None:
     head, job = given()
     head.answers["gn1"] = [head.answer(job, confirmed=False)]
     head.syncs("gn1", session=2)
-    assert head.state.to_confirm == {"hq/1/j1/1": "gn1"}
+    assert head.state.to_confirm == {"hq/1/c1/1": "gn1"}
     head.answers["gn1"] = []
     head.syncs("gn1", session=3)
     assert head.state.to_confirm == {}
@@ -137,7 +137,7 @@ def test_a_new_session_without_an_end_of_the_last_one_begins_anew() -> None:
 def test_an_answer_with_another_key_is_not_the_answer() -> None:
     head, job = given()
     over = head.answer(job, over=True, began=True, state=JobState.DONE)
-    head.reports("gn1", replace(over, key="hq/1/j9/1"))
+    head.reports("gn1", replace(over, key="hq/1/c9/1"))
     head.reports("gn2", over)
     assert head.stage(job) is ClusterStage.ASSIGNED
 
@@ -183,7 +183,7 @@ def test_the_next_attempt_has_another_key_and_number() -> None:
     head.passes()
     (word,) = [word for node in ("gn1", "gn2") for word in says(head, node)]
     assert isinstance(word, Assign)
-    assert (word.row.key, word.row.number) == ("hq/1/j1/2", 2)
+    assert (word.row.key, word.row.number) == ("hq/1/c1/2", 2)
 
 
 @pytest.mark.parametrize("is_refusal", [True, False])
@@ -210,11 +210,11 @@ def test_an_end_that_is_known_is_acknowledged_again() -> None:
     end = head.answer(job, over=True, began=True, state=JobState.DONE)
     for _ in range(2):
         (done,) = head.reports("gn1", end)
-        assert done.keys == ("hq/1/j1/1",)
+        assert done.keys == ("hq/1/c1/1",)
     restarted(head)
     head.answers["gn1"] = [end]
     (done,) = head.syncs("gn1", session=2)
-    assert done.keys == ("hq/1/j1/1",)
+    assert done.keys == ("hq/1/c1/1",)
 
 
 # -- lost nodes --
@@ -262,7 +262,7 @@ def test_a_node_that_was_given_up_and_comes_back_ends_what_it_has() -> None:
 def test_a_head_that_is_an_older_copy_gives_no_job(knows: str) -> None:
     """A job of its queue may be running on a node that it was given to after the copy."""
     head, job = given()
-    new = NodeAnswer("hq/1/j7/1", 9, False, True, False, True, JobState.QUEUED)
+    new = NodeAnswer("hq/1/c7/1", 9, False, True, False, True, JobState.QUEUED)
     head.answers["gn2"] = [new] if knows == "a key" else []
     head.happens(events.Silent("gn2", 1))
     head.syncs("gn2", session=2, below=10 if knows == "below" else 0)

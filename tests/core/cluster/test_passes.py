@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from nodemgr.core.cluster import events, invariants
-from nodemgr.core.cluster.entities import ClusterStage
+from nodemgr.core.cluster.entities import ClusterStage, EndedJob
 from nodemgr.core.cluster.events import NodeAnswer
 from nodemgr.core.cluster.head import step
 from nodemgr.core.cluster.messages import GiveBack, to_say
@@ -28,6 +28,7 @@ class Head:
         self.sizes, self.others = nodes, dict.fromkeys(nodes, ())
         self.answers: dict[str, list[NodeAnswer]] = {name: [] for name in nodes}
         self.numbers = dict.fromkeys(nodes, 0)
+        self.ended: dict[str, EndedJob] = {}
         for env in ("a", "b"):
             self.happens(events.SetEnv(env, total))
         for name in nodes:
@@ -38,6 +39,7 @@ class Head:
         made = step(self.state, event, self.now_ns)
         assert list(invariants.check_change(made.draft)) == []
         made.apply()
+        self.ended |= made.draft.ended
         assert list(invariants.check(self.state)) == []
         return made.effects
 
@@ -59,7 +61,7 @@ class Head:
     def submits(self, gpus: int = 1, env: str = "a", hours: int | None = None) -> str:
         limit = None if hours is None else hours * HOUR_MS
         self.happens(events.Submit(env, "ann", gpus, limit))
-        return f"j{self.state.counters[''].job}"
+        return f"c{self.state.counters[''].job}"
 
     def passes(self) -> None:
         self.happens(events.Pass())
@@ -317,3 +319,18 @@ def test_a_pass_does_what_a_plain_one_does(seed: int) -> None:
     head.passes()
     given = {job.name: node for job in queue if (node := head.node_of(job.name)) is not None}
     assert given == plain_pass(free, sizes, totals, queue)
+
+
+def test_an_environment_gets_its_part_of_one_node_and_the_rest_elsewhere() -> None:
+    head = Head(gn1=8, gn2=8)
+    head.happens(events.SetEnv("a", 100, per_node=2))
+    jobs = [head.submits() for _ in range(5)]
+    other = head.submits(6, "b")
+    head.passes()
+    assert [head.node_of(job) for job in jobs] == ["gn1", "gn1", "gn2", "gn2", None]
+    assert head.node_of(other) == "gn1", "a job that no node may take keeps none"
+    head.others["gn2"] = (("b", 1),)
+    head.reports("gn2")
+    head.ends(jobs[0])
+    head.passes()
+    assert head.node_of(jobs[4]) == "gn1"

@@ -16,12 +16,13 @@ import pytest
 
 from nodemgr.core.cluster import events
 from nodemgr.core.cluster import state as cluster_state
-from nodemgr.core.cluster.entities import STAGES, ClusterStage
+from nodemgr.core.cluster.entities import STAGES, ClusterStage, EndedJob
 from nodemgr.core.model.transitions import checked
 from tests.core.cluster.world import ENVS, Cluster, PlainNode, RealNode, SimNode
 from tests.support.examples import examples
 
 STEPS = 400
+Copy = tuple[dict[tuple[str, str], object], dict[str, EndedJob], list[str]]
 
 
 class Walk:
@@ -29,6 +30,9 @@ class Walk:
         self.dice = random.Random(seed)
         self.cluster = Cluster(self.dice, {f"gn{n}": node(gpus) for n in range(3)})
         self.cluster.may_crash = True
+        self.copies = False
+        """Whether the head's store is copied, and a copy takes its place."""
+        self.copy: Copy | None = None
 
     def node(self) -> str:
         return self.dice.choice(sorted(self.cluster.links))
@@ -37,12 +41,13 @@ class Walk:
         before = self.cluster.state.counters[""].job
         self.cluster.happens(
             events.Submit(
-                self.dice.choice(ENVS), "ann", self.dice.choice((0, 1, 1, 2, 3)),
+                self.dice.choice(ENVS), self.dice.choice(("ann", "bob")),
+                self.dice.choice((0, 1, 1, 2, 3)),
                 self.dice.choice((None, None, 60_000)), self.dice.choice((0, 1, 3)),
             )
         )  # fmt: skip
         after = self.cluster.state.counters[""].job
-        self.cluster.submitted += [f"j{number}" for number in range(before + 1, after + 1)]
+        self.cluster.submitted += [f"c{number}" for number in range(before + 1, after + 1)]
 
     def schedule(self) -> None:
         self.cluster.happens(events.Pass())
@@ -111,20 +116,39 @@ class Walk:
     def kill_head(self) -> None:
         self.cluster.restart()
 
+    def restore(self) -> None:
+        """Jobs that were submitted after the copy, and ends after it, are not in it."""
+        cluster = self.cluster
+        if not self.copies:
+            return
+        if self.copy is None or self.dice.random() < 0.5:
+            self.copy = (dict(cluster.store), dict(cluster.ended), list(cluster.submitted))
+            return
+        generation = cluster.state.counters[""].generation
+        cluster.store, cluster.ended, cluster.submitted = self.copy
+        self.copy, cluster.may_crash = None, False
+        for link in cluster.links.values():
+            link.down.clear()  # a node takes no word of an earlier session
+        cluster.restart()
+        cluster.happens(events.Restored(generation))
+        cluster.may_crash = True
+
     def steps(self) -> None:
         moves = {
             self.submit: 6, self.schedule: 12, self.speak: 20, self.deliver: 30, self.connect: 14,
             self.cut: 2, self.goes_on: 16, self.use_locally: 3, self.kill_node: 2,
             self.lose_store: 1, self.give_up: 1, self.withdraw: 2, self.drain: 2,
             self.set_total: 1, self.pass_time: 5, self.kill_head: 1,
+            self.restore: 3,
         }  # fmt: skip
         for _ in range(STEPS):
             self.dice.choices([*moves], [*moves.values()])[0]()
             self.cluster.check()
 
 
-def walk(seed: int, node: Callable[[int], SimNode]) -> Cluster:
+def walk(seed: int, node: Callable[[int], SimNode], *, copies: bool = False) -> Cluster:
     walked = Walk(seed, node)
+    walked.copies = copies
     walked.steps()
     cluster = walked.cluster
     cluster.calm()
@@ -144,8 +168,9 @@ def test_the_walks_take_each_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -
         return checked(table, before, event, after)
 
     monkeypatch.setattr(cluster_state, "checked", seen)
-    for seed in range(80):
-        walk(seed, partial(PlainNode, fails=0.15 if seed % 2 else 0.8))
+    for seed in range(200):
+        fails = partial(PlainNode, fails=0.15 if seed % 2 else 0.8)
+        walk(seed, fails, copies=seed % 4 > 1)
     rows = {(*row, after) for row, targets in STAGES.items() for after in targets.states}
     assert rows == taken
 
@@ -153,6 +178,11 @@ def test_the_walks_take_each_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("seed", range(examples(60)))
 def test_a_walk_with_plain_nodes(seed: int) -> None:
     walk(seed, PlainNode)
+
+
+@pytest.mark.parametrize("seed", range(examples(60)))
+def test_a_walk_of_a_head_that_is_restored_from_copies(seed: int) -> None:
+    walk(seed, PlainNode, copies=True)
 
 
 @pytest.mark.parametrize("seed", range(examples(6)))

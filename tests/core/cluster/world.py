@@ -34,7 +34,10 @@ class SimNode(Protocol):
     """By key, how often a process of it began."""
 
     def hear(self, word: Word) -> None: ...
-    def answers(self) -> list[NodeAnswer]: ...
+    def answers(self, *, all_kept: bool = False) -> list[NodeAnswer]:
+        """Those that are not acknowledged, or all that it keeps."""
+        ...
+
     def below(self) -> int: ...
     def gpus(self) -> int: ...
     def others(self) -> tuple[tuple[str, int], ...]: ...
@@ -98,7 +101,8 @@ class PlainNode:
                 del self.rows[key]
                 self.acknowledged.discard(key)
         elif isinstance(word, GiveBack):
-            self._withdraw(word.key)
+            if not (word.only_unbegun and word.key in self.under_way):
+                self._withdraw(word.key)
         elif word.row.key in self.rows:
             row = self.rows[word.row.key]
             self.rows[row.key] = replace(row, confirmed=True)
@@ -115,12 +119,12 @@ class PlainNode:
             began = self.under_way.pop(key, False)
             self.rows[key] = replace(row, over=True, began=began, state=JobState.WITHDRAWN)
 
-    def answers(self) -> list[NodeAnswer]:
+    def answers(self, *, all_kept: bool = False) -> list[NodeAnswer]:
         """One that has its GPUs may begin at any moment: it is told as begun."""
         return [
             replace(row, began=row.began or key in self.under_way)
             for key, row in self.rows.items()
-            if key not in self.acknowledged
+            if all_kept or key not in self.acknowledged
         ]
 
     def goes_on(self, dice: random.Random) -> None:
@@ -226,8 +230,10 @@ class RealNode:
             self.node.acknowledges(*word.keys, below=word.below)
         elif isinstance(word, GiveBack):
             row = self.node.state.assignments.get(word.key)
-            if row is not None and row.job_id in self.node.state.jobs:
-                self.node.withdraws(row.job_id)
+            job = None if row is None else self.node.state.jobs.get(row.job_id)
+            begun = job is not None and job.state in UNDER_WAY
+            if job is not None and not (begun and word.only_unbegun):
+                self.node.withdraws(job.job_id)
         else:
             row_here = word.row
             self.node.assigns(
@@ -235,11 +241,11 @@ class RealNode:
                 time_limit_ms=row_here.time_limit_ms, refusal="gone" if word.refuse else "",
             )  # fmt: skip
 
-    def answers(self) -> list[NodeAnswer]:
+    def answers(self, *, all_kept: bool = False) -> list[NodeAnswer]:
         state = self.node.state
         found = []
         for row in state.assignments.values():
-            if row.is_acknowledged:
+            if row.is_acknowledged and not all_kept:
                 continue
             job = state.jobs.get(row.job_id)
             began = row.began or (job is not None and job.state in UNDER_WAY)
@@ -379,7 +385,7 @@ class Cluster:
         self.happens(
             events.Synced(
                 name, self.sessions, str(link.generation), str(link.boots), node.below(),
-                node.gpus(), node.others(), tuple(node.answers()),
+                node.gpus(), node.others(), tuple(node.answers(all_kept=True)),
             )
         )  # fmt: skip
         if self.state.sessions.get(name, (0, 0))[0] != self.sessions:
@@ -456,6 +462,8 @@ class Cluster:
                 link.up.clear()
                 self.connect(name)
                 self._talk(name)
+            for key, name in list(self.state.unknown.items()):
+                self.links[name].node.hear(GiveBack(key))  # by a person, on that node
             self.happens(events.Pass())
             for name, link in self.links.items():
                 self._talk(name)

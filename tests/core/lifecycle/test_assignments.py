@@ -24,7 +24,7 @@ from nodemgr.core.requests.notify import Standings
 from tests.core.world import Node, S, submission
 from tests.support.examples import examples
 
-KEY = "hq/1/j1/1"
+KEY = "hq/1/c1/1"
 
 
 def node(gpus: int = 2, **config: int) -> Node:
@@ -85,8 +85,8 @@ def test_an_acknowledged_key_starts_nothing_once_its_number_is_past() -> None:
     assert made.assigns("a", gpus=1) is None
     assert "is over" in reason(made)
     assert made.state.assignments == {}
-    assert made.assigns("a", "hq/1/j2/1", 2, gpus=1) == "j2"
-    assert made.assigns("a", "other/1/j1/1", 1, gpus=1) == "j3", "heads count each for itself"
+    assert made.assigns("a", "hq/1/c2/1", 2, gpus=1) == "j2"
+    assert made.assigns("a", "other/1/c1/1", 1, gpus=1) == "j3", "heads count each for itself"
 
 
 def test_the_number_below_which_all_is_over_never_goes_back() -> None:
@@ -138,13 +138,13 @@ def test_a_node_keeps_a_bounded_number_of_answers(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(assignments, "MAX_ASSIGNMENTS", 2)
     made = node()
     for number in (1, 2):
-        assert made.assigns("a", f"hq/1/j{number}/1", number, gpus=0)
-    assert made.assigns("a", "hq/1/j3/1", 3, gpus=0) is None
+        assert made.assigns("a", f"hq/1/c{number}/1", number, gpus=0)
+    assert made.assigns("a", "hq/1/c3/1", 3, gpus=0) is None
     assert "not acknowledged" in reason(made)
-    assert "hq/1/j3/1" not in made.state.assignments
+    assert "hq/1/c3/1" not in made.state.assignments
     made.job_ends("j1")
-    made.acknowledges("hq/1/j1/1", below=2)
-    assert made.assigns("a", "hq/1/j3/1", 3, gpus=0) == "j3"
+    made.acknowledges("hq/1/c1/1", below=2)
+    assert made.assigns("a", "hq/1/c3/1", 3, gpus=0) == "j3"
 
 
 # -- its place in the queue --
@@ -156,8 +156,8 @@ def test_its_time_at_the_head_counts_in_its_queue() -> None:
     made.now_ns += 5 * S
     made.submits("a", gpus=1)
     made.now_ns += 5 * S
-    made.assigns("a", "hq/1/j1/1", 1, gpus=1, waited_ns=2 * S)
-    made.assigns("a", "hq/1/j2/1", 2, gpus=1, waited_ns=7 * S)
+    made.assigns("a", "hq/1/c1/1", 1, gpus=1, waited_ns=2 * S)
+    made.assigns("a", "hq/1/c2/1", 2, gpus=1, waited_ns=7 * S)
     assert made.queued_jobs() == ["j4", "j2", "j3"]
     made.restart()
     assert made.queued_jobs() == ["j4", "j2", "j3"]
@@ -253,7 +253,7 @@ def test_orders_of_this_node_are_refused(kind: type[events.HoldJob], gpus: int) 
     made.quota("a", 2)
     made.assigns("a", gpus=1)
     if gpus == 2:  # it waits
-        made.assigns("a", "hq/1/j2/1", 2, gpus=1)
+        made.assigns("a", "hq/1/c2/1", 2, gpus=1)
     event = kind(f"j{gpus}", "root", made.wall_ns)
     why = job_actions.objection(made.state, event)
     assert why is not None
@@ -277,10 +277,10 @@ def test_a_withdrawal_says_whether_it_began() -> None:
     made = node(1)
     made.assigns("a", gpus=1)
     made.begins("j1")
-    made.assigns("a", "hq/1/j2/1", 2, gpus=1)
+    made.assigns("a", "hq/1/c2/1", 2, gpus=1)
     made.withdraws("j2")
     made.withdraws("j1")
-    assert (row(made, "hq/1/j2/1").state, row(made, "hq/1/j2/1").began) == (
+    assert (row(made, "hq/1/c2/1").state, row(made, "hq/1/c2/1").began) == (
         JobState.WITHDRAWN,
         False,
     )
@@ -292,9 +292,9 @@ def test_a_withdrawal_says_whether_it_began() -> None:
 def test_with_its_environment_it_ends() -> None:
     made = node(1)
     made.assigns("a", gpus=1)
-    made.assigns("a", "hq/1/j2/1", 2, gpus=1)
+    made.assigns("a", "hq/1/c2/1", 2, gpus=1)
     made.removes("a")
-    assert row(made, "hq/1/j2/1").state is JobState.WITHDRAWN
+    assert row(made, "hq/1/c2/1").state is JobState.WITHDRAWN
     made.job_ends("j1", None, signal=9)
     assert row(made).state is JobState.WITHDRAWN
 
@@ -307,7 +307,7 @@ def test_after_a_restart_it_waits_until_its_head_names_it_again() -> None:
     made.submits("a", gpus=1)
     made.begins("j1")
     made.assigns("a", gpus=1)
-    made.assigns("a", "hq/1/j2/1", 2, gpus=1)
+    made.assigns("a", "hq/1/c2/1", 2, gpus=1)
     made.submits("a", gpus=1)
     made.restart()
     made.job_ends("j1")
@@ -317,7 +317,7 @@ def test_after_a_restart_it_waits_until_its_head_names_it_again() -> None:
     cause, line = told(made)
     assert cause == "unconfirmed"
     assert "waits for the word of hq" in line
-    made.assigns("a", "hq/1/j2/1", 2, gpus=1)
+    made.assigns("a", "hq/1/c2/1", 2, gpus=1)
     assert starts(made) == ["j3"]
 
 
@@ -382,7 +382,7 @@ class Walk:
 
     def new(self) -> None:
         self.numbers += 1
-        key = f"hq/1/j{self.numbers}/1"
+        key = f"hq/1/c{self.numbers}/1"
         self.open[key] = self.unanswered[key] = self.numbers
         self.said.append((key, self.numbers))
         if self.dice.random() < 0.7:
