@@ -14,7 +14,7 @@ from tests.each import each
 from tests.sources import nodes, parsed
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = {"nodemgr.core": 0, "nodemgr.edge": 1, "nodemgr.cli": 2}
+LAYERS = {"nodemgr.core": 0, "nodemgr.edge": 1, "nodemgr.head": 2, "nodemgr.cli": 3}
 IMPURE = {"asyncio", "ctypes", "datetime", "io", "os", "pathlib", "random", "secrets", "select",
     "signal", "socket",
           "sqlite3", "subprocess", "tempfile", "threading", "time", "uuid"}  # fmt: skip
@@ -569,13 +569,16 @@ ROOMS = {
         "core.manager edge.host edge.kernel edge.store edge.rpc edge.clients edge.ledger edge.gpu "
         "edge.compute edge.gate edge.containers edge.executor edge.engine edge.setup edge.api "
         "edge.web edge.suspension edge.forecast edge.placement",
+    "head":
+        "core.model core.state core.cluster core.views edge.admin edge.api edge.host edge.links "
+        "edge.rpc edge.store paths ways",
     "placement":
         "core.model core.manager core.placement edge.placement ways",
     "cli.users": "ways verbs verbs.arguments",
     "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
     "cli.admins":
         "cli.presentation core.model core.placement edge.host edge.kernel edge.admin edge.setup "
-        "edge.page edge.placement edge.service paths placement _native"
+        "edge.page edge.placement edge.service edge.links head paths placement _native"
 
                   " ways verbs.arguments verbs.presentation verbs.commands",
 }  # fmt: skip
@@ -666,6 +669,11 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/cluster/invariants.py": "tests/core/cluster/test_walks.py",
     "nodemgr/core/cluster/messages.py": "tests/core/cluster/test_answers.py",
     "nodemgr/core/cluster/orders.py": "tests/core/cluster/test_answers.py",
+    "nodemgr/head/node_orders.py": "tests/head/test_verbs.py",
+    "nodemgr/head/node_words.py": "tests/head/test_verbs.py",
+    "nodemgr/head/rows.py": "tests/head/test_verbs.py",
+    "nodemgr/head/node_sessions.py": "tests/head/test_service.py",
+    "nodemgr/head/store.py": "tests/head/test_engine.py",
     "nodemgr/core/cluster/state.py": "tests/core/cluster/test_walks.py",
     "nodemgr/core/views/assigned.py": "tests/jobs/test_assigned.py",
     "nodemgr/edge/api/assignment_operations.py": "tests/jobs/test_assigned.py",
@@ -757,6 +765,7 @@ def test_every_module_has_a_room() -> None:
             "nodemgr/core",
             "nodemgr/edge",
             "nodemgr/cli",
+            "nodemgr/head",
             "nodemgr/placement",
             "client_plugin/verbs",
         )

@@ -27,7 +27,7 @@ class GiveBack:
     """End the job of this key."""
 
     key: str
-    only_unbegun: bool = False
+    if_waiting: bool = False
     """A job that has begun stays."""
 
 
@@ -51,7 +51,7 @@ def to_say(state: ClusterState, node: str) -> Iterator[HeadWord]:
         if not row.answered:
             yield Assign(row, refuse=stops)
         elif stops:
-            yield GiveBack(row.key, only_unbegun=job.then is ClusterStage.QUEUED)
+            yield GiveBack(row.key, if_waiting=job.then is ClusterStage.QUEUED)
         elif row.key in state.to_confirm:
             yield Assign(row)
     for key, holder in state.strays.items():

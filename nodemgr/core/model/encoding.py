@@ -99,11 +99,20 @@ def decode(kind: str, text: str) -> Any:
     """
     if kind not in KINDS:
         raise EncodingError(f"{kind} is no kind of row")
+    return decode_as(KINDS[kind], kind, text)
+
+
+def encode_as(row: Any, value: object) -> str:
+    """As `encode`, for a row of this dataclass."""
+    return _writer(row)(value)
+
+
+def decode_as(row: Any, kind: str, text: str) -> Any:
     try:
         data = json.loads(text)
     except ValueError as error:
         raise EncodingError(f"{kind} is no JSON: {error}") from None
-    return _reader(KINDS[kind])(data, kind)
+    return _reader(row)(data, kind)
 
 
 def pack(payload: JobPayload) -> bytes:
@@ -154,6 +163,9 @@ def _format(annotation: Any, value: str, names: dict[str, Any]) -> str:
     if annotation == Ranges:
         names["written"] = written
         return f'"{{written({value})}}"'
+    if typing.get_origin(annotation) is tuple and Ellipsis not in typing.get_args(annotation):
+        kinds = enumerate(typing.get_args(annotation))
+        return f"[{','.join(_format(kind, f'{value}[{at}]', names) for at, kind in kinds)}]"
     if typing.get_origin(annotation) is tuple:
         return f"[{{','.join(map({_called(_member(annotation), names)}, {value}))}}]"
     return f"{{{_expression(annotation, value, names)}}}"
@@ -240,6 +252,8 @@ def _reader(annotation: Any) -> Reader:
         return lambda data, where: None if data is None else inner(data, where)
     if annotation == Ranges:
         return _ranges
+    if typing.get_origin(annotation) is tuple and Ellipsis not in typing.get_args(annotation):
+        return _fixed_reader([_reader(kind) for kind in typing.get_args(annotation)])
     if typing.get_origin(annotation) is tuple:
         return _tuple_reader(_reader(_member(annotation)))
     if annotation in (int, str, bool):
@@ -272,6 +286,16 @@ def _ranges(data: Any, where: str) -> Any:
         raise EncodingError(f"{where} is {data!r}, not a set of numbers such as 0-4,7")
     runs = (run.partition("-") for run in data.split(",") if run)
     return tuple((int(first), int(last or first)) for first, _, last in runs)
+
+
+def _fixed_reader(members: list[Reader]) -> Reader:
+    def back(data: Any, where: str) -> Any:
+        if not isinstance(data, list) or len(data) != len(members):
+            raise EncodingError(f"{where} is {data!r}, not a list of {len(members)}")
+        pairs = enumerate(zip(members, data, strict=True))
+        return tuple(member(entry, f"{where}[{at}]") for at, (member, entry) in pairs)
+
+    return back
 
 
 def _tuple_reader(member: Reader) -> Reader:

@@ -179,10 +179,12 @@ class Store:
         bounds: Bounds | None = None,
         reserve_bytes: int = 0,
         make_copy: bool = True,
+        lineage: migrations.Lineage | None = None,
     ) -> None:
         """`reserve_bytes`: disk space reserved for grants and releases.
 
-        `make_copy`: an earlier version's store is copied before it is upgraded.
+        `make_copy`: an earlier version's store is copied before it is upgraded. `lineage`: a
+        node's, if none is given.
 
         Raises StoreUnusable with one line. Never overwrites a file that it does not recognise.
         """
@@ -199,7 +201,7 @@ class Store:
         """Time of the last timed-out wait for a checkpoint; None: waits succeed."""
         try:
             _close_to_others(self.path)
-            self._db = self._connect(make_copy)
+            self._db = self._connect(make_copy, lineage)
             self._check()
             self._cursor = self._db.cursor()
             """The cursor of all writes; `Connection.execute` would create one per statement."""
@@ -216,11 +218,13 @@ class Store:
     def _unusable(self, why: str) -> StoreUnusable:
         return StoreUnusable(messages.STORE_UNUSABLE(path=self.path, why=why))
 
-    def _connect(self, make_copy: bool) -> sqlite3.Connection:
+    def _connect(
+        self, make_copy: bool, lineage: migrations.Lineage | None
+    ) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1_000)
         try:
             db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # is it a database?
-            self.is_new = migrations.migrate(db, self.path, make_copy)
+            self.is_new = migrations.migrate(db, self.path, make_copy, lineage)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA wal_autocheckpoint = 0")

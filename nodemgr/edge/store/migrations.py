@@ -16,11 +16,12 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from client_plugin.messages.form import MessageLine, stated
 from nodemgr.messages import node as messages
 
+Migration = Callable[[sqlite3.Connection], None]
 APPLICATION_ID = 0x4E4D4752  # "NMGR"
 UNNUMBERED = frozenset({1293433005, 1351123474, 1410322476})
 """Checksums that stood in the place of the number before there were numbers: version 0."""
@@ -198,7 +199,7 @@ def _programs(db: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+MIGRATIONS: tuple[Migration, ...] = (
     _tables,
     _entering,
     _durations,
@@ -209,52 +210,75 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
 """The n-th makes a store of version n out of one of version n - 1."""
 
 
-def migrate(db: sqlite3.Connection, path: Path, make_copy: bool) -> bool:
+def head_tables(db: sqlite3.Connection) -> None:
+    """The tables of a head's first store: those of a node's at that time."""
+    _tables(db)
+    _programs(db)
+
+
+class Lineage(NamedTuple):
+    """Stores of one kind: how a file of it is known, and its migrations."""
+
+    application_id: int
+    unnumbered: frozenset[int]
+    migrations: tuple[Migration, ...]
+
+
+def of_node() -> Lineage:
+    return Lineage(APPLICATION_ID, UNNUMBERED, MIGRATIONS)
+
+
+def migrate(
+    db: sqlite3.Connection, path: Path, make_copy: bool, lineage: Lineage | None = None
+) -> bool:
     """Brings the store at `path` to this version. True: it was empty.
 
     `make_copy`: beside an earlier version's store stays a copy, if there is room for two.
+    `lineage`: a node's, if none is given.
     Raises StoreUnusable, sqlite3.Error or OSError; the store is unchanged then.
     """
-    version = _version(db, path)
-    if version == len(MIGRATIONS):
+    own = lineage or of_node()
+    version = _version(db, path, own)
+    if version == len(own.migrations):
         return False
     if version is not None and make_copy:
         _copy(db, path, version)
     db.execute("BEGIN IMMEDIATE")
-    if _version(db, path) != version:  # another process was faster: look again
+    if _version(db, path, own) != version:  # another process was faster: look again
         db.execute("ROLLBACK")
-        return migrate(db, path, make_copy)
-    for number, migration in enumerate(MIGRATIONS[version or 0 :], (version or 0) + 1):
+        return migrate(db, path, make_copy, own)
+    for number, migration in enumerate(own.migrations[version or 0 :], (version or 0) + 1):
         migration(db)
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA application_id = {own.application_id}")
         db.execute(f"PRAGMA user_version = {number}")
     db.execute("COMMIT")
     return version is None
 
 
-def _version(db: sqlite3.Connection, path: Path) -> int | None:
+def _version(db: sqlite3.Connection, path: Path, own: Lineage) -> int | None:
     """Of the store; None: it is empty. Raises StoreUnusable where it is not for this version."""
-    tables = _number(db, "SELECT count(*) FROM sqlite_schema")
-    if not tables:
+    count = _number(db, "SELECT count(*) FROM sqlite_schema")
+    if not count:
         return None
-    if _number(db, "PRAGMA application_id") != APPLICATION_ID:
+    if _number(db, "PRAGMA application_id") != own.application_id:
         raise StoreUnusable(messages.STORE_UNUSABLE(path=path, why=messages.OTHERS_DATABASE()))
     version = _number(db, "PRAGMA user_version")
-    if version in UNNUMBERED:
+    if version in own.unnumbered:
         return 0
-    if version > len(MIGRATIONS):
+    latest = len(own.migrations)
+    if version > latest:
         raise StoreUnusable(
             stated(
                 f"{path} was written by a later version of nodemgr (store {version}; this version "
-                f"reads up to {len(MIGRATIONS)})",
-                f"install that version again, or {_way_back(path)}",
+                f"reads up to {latest})",
+                f"install that version again, or {_way_back(path, latest)}",
             )
         )
     return version
 
 
-def _way_back(path: Path) -> str:
-    usable = [copy for number, copy in _copies(path) if number <= len(MIGRATIONS)]
+def _way_back(path: Path, latest: int) -> str:
+    usable = [copy for number, copy in _copies(path) if number <= latest]
     if not usable:
         return "put a backup of an earlier version in its place (docs/admins.md, Upgrade)"
     return (

@@ -6,17 +6,26 @@ Knows: the store's facts, boot ids. Must not know: what is measured by it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.processes import boot_id
 from nodemgr.edge.store.database import CLOCK_SEEN
-from nodemgr.edge.store.journal import Journal
 
 BOOTS = "boots"
 MAX_BOOTS = 200
 
 
-def go_on(clock: Clock, journal: Journal) -> bool:
+class ClockFacts(Protocol):
+    """A node's journal, or a head's store."""
+
+    def meta(self) -> Mapping[str, str]: ...
+    def events(self, since: int | None, limit: int) -> list[dict[str, Any]]: ...
+    def remember(self, name: str, text: str) -> object: ...
+
+
+def go_on(clock: Clock, journal: ClockFacts) -> bool:
     """Lets the clock go on from where the store last saw it. True: in the same boot."""
     facts, boot = journal.meta(), boot_id()
     boots = json.loads(facts.get(BOOTS, "[]"))

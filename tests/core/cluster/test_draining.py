@@ -69,7 +69,7 @@ def test_a_drained_node_gives_back_what_it_has_not_begun_and_that_alone() -> Non
     head.reports("gn1", head.answer(first), head.answer(second))
     head.happens(events.DrainNode("gn1", "a new disk"))
     words = list(to_say(head.state, "gn1"))
-    assert words == [GiveBack(f"hq/1/{job}/1", only_unbegun=True) for job in (first, second)]
+    assert words == [GiveBack(f"hq/1/{job}/1", if_waiting=True) for job in (first, second)]
     head.reports("gn1", head.answer(first, began=True))
     assert head.stage(first) is ClusterStage.RUNNING, "it began before it could be given back"
     assert list(to_say(head.state, "gn1")) == words[1:]

@@ -101,7 +101,7 @@ class PlainNode:
                 del self.rows[key]
                 self.acknowledged.discard(key)
         elif isinstance(word, GiveBack):
-            if not (word.only_unbegun and word.key in self.under_way):
+            if not (word.if_waiting and word.key in self.under_way):
                 self._withdraw(word.key)
         elif word.row.key in self.rows:
             row = self.rows[word.row.key]
@@ -232,7 +232,7 @@ class RealNode:
             row = self.node.state.assignments.get(word.key)
             job = None if row is None else self.node.state.jobs.get(row.job_id)
             begun = job is not None and job.state in UNDER_WAY
-            if job is not None and not (begun and word.only_unbegun):
+            if job is not None and not (begun and word.if_waiting):
                 self.node.withdraws(job.job_id)
         else:
             row_here = word.row

@@ -195,7 +195,7 @@ def test_an_unknown_kind_is_refused() -> None:
 
 
 def test_a_field_of_a_type_that_no_row_can_hold_is_found_when_it_is_written() -> None:
-    for annotation in (float, dict[str, int], tuple[int, str]):
+    for annotation in (float, dict[str, int], tuple[float, str]):
         for made in (encoding._reader, encoding._writer):
             with pytest.raises(TypeError, match="no row can hold"):
                 made(annotation)

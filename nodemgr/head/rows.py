@@ -1,0 +1,178 @@
+"""The head's rows as answers: jobs that live and that have ended, nodes, environments.
+
+Knows: the keys of a node's rows (core/views/job_rows), so that one face shows both; `node` is
+added. Must not know: the asker, and the asker's rights.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nodemgr.core.cluster.entities import ClusterJob, ClusterNode, ClusterStage, EndedJob
+from nodemgr.core.cluster.state import QUEUE, ClusterState
+from nodemgr.core.model.entities import MS, TaskClass
+from nodemgr.core.views.job_rows import exit_of
+
+S = 1_000_000_000
+SHOWN_STATES = {ClusterStage.ASSIGNED: "queued"}
+"""A job that its node has not begun stands in a queue there."""
+
+
+def living(state: ClusterState, job: ClusterJob, now_ns: int, silent_s: int | None) -> Any:
+    """`silent_s`: of its node; None: it speaks, or there is none."""
+    row = state.assignments.get(job.assigned or 0)
+    waits = job.stage in (ClusterStage.QUEUED, ClusterStage.ASSIGNED)
+    began_ns = None if row is None else row.began_ns
+    return {
+        **_spec(job),
+        "id": job.job_id,
+        "request": None,
+        "position": None,
+        "cause": None,
+        "reason": why(state, job, silent_s),
+        "state": SHOWN_STATES.get(job.stage, job.stage.value),
+        "node": None if row is None else row.node,
+        "pids": [],
+        "users": [job.user],
+        "since": job.submitted_wall_ns // S,
+        "waited_seconds": max(0, now_ns - job.queued_ns) // S if waits else None,
+        "duration_seconds": None if began_ns is None else max(0, now_ns - began_ns) // S,
+        "after": [],
+        "resumes": None,
+        "receives": [],
+        "attempts": [],
+        "ended": None,
+    }
+
+
+def _spec(job: ClusterJob) -> dict[str, Any]:
+    limit_ms = job.time_limit_ms
+    unset = dict.fromkeys(
+        (
+            "gpus_min", "gpus_max", "memory_named_bytes", "memory_min_bytes", "memory_max_bytes",
+            "compute_percent", "cpus", "host_memory_bytes", "predicted", "place", "peak_bytes",
+            "utilization_percent", "expected_start", "expected_start_low", "expected_start_high",
+            "expected_spread_seconds", "expected_by",
+        )
+    )  # fmt: skip
+    return {
+        **unset,
+        "job": job.job_id,
+        "jobs": 1,
+        "indices": None,
+        "env": job.env,
+        "user": job.user,
+        "name": job.name,
+        "command": job.command,
+        "gpus": job.gpus,
+        "elastic": False,
+        "class": TaskClass.NORMAL.value,
+        "time_limit_seconds": None if limit_ms is None else limit_ms // 1_000,
+        "priority": QUEUE,
+        "restarts": job.restarts,
+        "interruptions": job.interruptions,
+        "attempt": job.attempt,
+    }
+
+
+def why(state: ClusterState, job: ClusterJob, silent_s: int | None) -> str:
+    """Why it stands where it stands; of a job that runs on a node that speaks, nothing."""
+    row = state.assignments.get(job.assigned or 0)
+    if row is not None and silent_s is not None:
+        return (
+            f"{row.node} has not spoken for {silent_s} s: wait for it, or, if nothing runs there "
+            f"any more, nodemgr node lost {row.node}"
+        )
+    if row is not None:
+        return f"{row.node} has it, and begins it there" if row.began_ns is None else ""
+    head = state.counters[""]
+    if head.is_copy:
+        return "the head's store is an older copy: nodemgr head restore"
+    if head.is_restoring:
+        names = [
+            n.name for n in state.nodes.values() if not n.lost and n.name not in state.sessions
+        ]
+        return f"the head was restored, and waits to hear {', '.join(names[:5])}"
+    env = state.envs.get(job.env)
+    if env is None:
+        return f"environment {job.env} is gone"
+    used = used_of(state, job.env)
+    if job.stage is ClusterStage.QUEUED and used + job.gpus > env.gpus:
+        return f"environment {job.env} uses {used} of its {env.gpus} GPUs in the cluster"
+    return "no node has the GPUs free" if job.stage is ClusterStage.QUEUED else ""
+
+
+def used_of(state: ClusterState, env: str) -> int:
+    """The GPUs of its assignments and of its interactive tasks."""
+    others = sum(gpus for node in state.nodes.values() for name, gpus in node.others if name == env)
+    return others + state.env_gpus.get(env, 0)
+
+
+def ended(row: EndedJob) -> dict[str, Any]:
+    job = row.job
+    ran_s = None if row.ran_ms is None else row.ran_ms / 1_000
+    times = {"ran_seconds": ran_s, "ran_at_least": False, "waited_seconds": None}
+    ended_s = row.ended_wall_ns // S
+    began = None if row.ran_ms is None else (row.ended_wall_ns - row.ran_ms * MS) // S
+    attempt: dict[str, Any] = {
+        "number": 1, "started": began, "ended": ended_s, "exit_code": row.exit_code,
+        "signal": row.signal, "why": row.why, "gpus": [], "gpu_indices": [], **times,
+    }  # fmt: skip
+    return {
+        **_spec(job),
+        **times,
+        "waited_at_least": False,
+        "state": job.stage.value,
+        "node": row.node or None,
+        "submitted": job.submitted_wall_ns // S,
+        "ended": ended_s,
+        "exit_code": row.exit_code,
+        "signal": row.signal,
+        "cause": None if row.cause is None else row.cause.value,
+        "why": row.why,
+        "attempts": [attempt] if row.node else [],
+    }
+
+
+def outcome(row: EndedJob) -> dict[str, Any]:
+    """As a row of job_wait."""
+    job = row.job
+    code = exit_of(job.stage.value, row.exit_code, row.signal)
+    return {
+        "job": job.job_id, "of": job.job_id, "state": job.stage.value, "exit": code,
+        "why": row.why,
+    }  # fmt: skip
+
+
+def node(state: ClusterState, row: ClusterNode, silent_s: int | None) -> dict[str, Any]:
+    rows = [state.assignments[number] for number in state.of_node.get(row.name, ())]
+    strays = [key for key, holder in state.strays.items() if holder == row.name]
+    unknown = [key for key, holder in state.unknown.items() if holder == row.name]
+    up = row.name in state.sessions
+    return {
+        "node": row.name,
+        "state": "lost" if row.lost else "drained" if row.drained else "up" if up else "silent",
+        "up": up,
+        "drained": row.drained,
+        "why": row.why,
+        "silent_seconds": silent_s,
+        "gpus": row.gpus,
+        "models": list(row.models),
+        "gpus_of_jobs": sum(one.gpus for one in rows if one.began_ns is not None),
+        "gpus_of_others": sum(gpus for _, gpus in row.others),
+        "jobs": sorted((one.job_id for one in rows), key=lambda job: int(job[1:])),
+        "given_up": sorted(strays),
+        "unknown": sorted(unknown),
+    }
+
+
+def env(state: ClusterState, name: str) -> dict[str, Any]:
+    row = state.envs[name]
+    return {
+        "env": name,
+        **json.loads(row.quota),
+        "gpus": row.gpus,
+        "per_node": row.per_node,
+        "gpus_used": used_of(state, name),
+    }

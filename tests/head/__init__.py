@@ -1,0 +1,1 @@
+"""The head of a cluster as a program, on stand-in nodes."""
