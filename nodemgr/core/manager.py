@@ -10,7 +10,7 @@ A reading order of the rooms: model (values, events, effects); state (how a step
 the tables); scheduler (which request is served, on which GPUs); lifecycle (the changes that each
 event makes to leases and jobs); sharing (tasks that give GPUs up for others); elastic (tasks whose
 GPUs change while they run); requests (from the
-question to the lease); views; invariants (conditions that hold after every step).
+question to the lease); views.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.invariants import promises
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State
 from nodemgr.core.model import encoding, events
@@ -41,6 +40,7 @@ from nodemgr.edge.ledger.registry import Ledgers
 from nodemgr.edge.store.database import CommitBatch
 from nodemgr.edge.store.journal import Journal
 from tests.client_c.compiled import CLIENT_SOURCES, HIDDEN, compile_c
+from tests.core.invariants import promises
 from tests.support.examples import examples
 
 MS = 1_000_000

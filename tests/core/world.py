@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from nodemgr.core.invariants import promises
 from nodemgr.core.lifecycle import timers
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State, Transition, step
@@ -52,6 +51,7 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.placement import xids
 from nodemgr.core.state import accounting
+from tests.core.invariants import promises
 
 GIB = 1 << 30
 MS = 1_000_000

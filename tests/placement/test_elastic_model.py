@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from nodemgr.core.invariants import promises
 from nodemgr.core.manager import Transition
 from nodemgr.placement.batches import SimJob
 from nodemgr.placement.elastic_model import (
@@ -18,6 +17,7 @@ from nodemgr.placement.elastic_model import (
     ResizeCosts,
     units_per_ms,
 )
+from tests.core.invariants import promises
 from tests.support.examples import examples
 
 FREE = ResizeCosts(join_ms=0, pause_ms=0, leave_ms=0)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from nodemgr.core.cluster import events, invariants
+from nodemgr.core.cluster import events
 from nodemgr.core.cluster.entities import ClusterStage, EndedJob
 from nodemgr.core.cluster.events import NodeAnswer
 from nodemgr.core.cluster.head import step
 from nodemgr.core.cluster.messages import GiveBack, to_say
 from nodemgr.core.cluster.state import ClusterState
 from nodemgr.core.model.entities import Cause, Config, JobState
+from tests.core.cluster import invariants
 from tests.support.examples import examples
 
 S = 1_000_000_000

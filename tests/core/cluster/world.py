@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from typing import Protocol
 
-from nodemgr.core.cluster import events, invariants
+from nodemgr.core.cluster import events
 from nodemgr.core.cluster.entities import EndedJob
 from nodemgr.core.cluster.events import Acknowledge, NodeAnswer
 from nodemgr.core.cluster.head import step
@@ -19,6 +19,7 @@ from nodemgr.core.cluster.messages import Assign, GiveBack, to_say
 from nodemgr.core.cluster.state import ClusterState, StoredRow, restore
 from nodemgr.core.model.entities import UNDER_WAY, Cause, Config, JobState
 from nodemgr.core.model.values import replace
+from tests.core.cluster import invariants
 from tests.core.world import Node
 
 ENVS = ("a", "b")

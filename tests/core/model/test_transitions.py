@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.invariants import transitions_taken
 from nodemgr.core.lifecycle import jobs, leasing
 from nodemgr.core.manager import Draft, finish
 from nodemgr.core.model import events, transitions
@@ -18,6 +17,7 @@ from nodemgr.core.model.transitions import (
     TransitionRefused,
 )
 from nodemgr.core.model.values import replace
+from tests.core.invariants import transitions_taken
 from tests.core.world import WALL, Node
 
 PAUSE_MS = 10_001

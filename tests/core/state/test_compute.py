@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.core.invariants import promises
 from nodemgr.core.model.entities import Suspension, TaskClass
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import compute
 from nodemgr.core.state.draft import Draft
+from tests.core.invariants import promises
 from tests.core.world import Node
 
 LS, NORMAL, BE = TaskClass

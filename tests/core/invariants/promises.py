@@ -12,13 +12,6 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from nodemgr.core.invariants import (
-    elastic_promises,
-    gpu_promises,
-    grant_promises,
-    job_promises,
-    transitions_taken,
-)
 from nodemgr.core.manager import Transition
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.entities import (
@@ -37,6 +30,13 @@ from nodemgr.core.scheduler import admission
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
+from tests.core.invariants import (
+    elastic_promises,
+    gpu_promises,
+    grant_promises,
+    job_promises,
+    transitions_taken,
+)
 
 
 def check(state: State) -> list[str]:
