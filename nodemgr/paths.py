@@ -38,6 +38,14 @@ def default_state_dir() -> Path:
     return Path(state) / "nodemgr" if state else Path.home() / ".local" / "state" / "nodemgr"
 
 
+def head_dir() -> Path:
+    """NODEMGR_HEAD_DIR, else as root /var/lib/nodemgr-head, else beside the user's own state."""
+    if named := os.environ.get("NODEMGR_HEAD_DIR"):
+        return Path(named)
+    state = default_state_dir()
+    return state.with_name(f"{state.name}-head")
+
+
 def client_dir(state_dir: Path) -> Path:
     """The copies of the client that programs of this node load: open to all, beside the state."""
     if state_dir == SYSTEM_STATE_DIR:

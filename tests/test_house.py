@@ -661,6 +661,8 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/cluster/head.py": "tests/core/cluster/test_walks.py",
     "nodemgr/core/cluster/messages.py": "tests/core/cluster/test_answers.py",
     "nodemgr/core/cluster/orders.py": "tests/core/cluster/test_answers.py",
+    "nodemgr/cli/admins/head.py": "tests/head/test_head_process.py",
+    "nodemgr/cli/admins/node.py": "tests/head/test_head_process.py",
     "nodemgr/head/node_orders.py": "tests/head/test_verbs.py",
     "nodemgr/head/node_words.py": "tests/head/test_verbs.py",
     "nodemgr/head/rows.py": "tests/head/test_verbs.py",

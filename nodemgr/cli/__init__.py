@@ -22,6 +22,8 @@ VERBS = {
     "env": "Create, list, show and remove environments, and give them to containers.",
     "quota": "Set, show and remove what each environment may use.",
     "gpu": "Drain GPUs, resume them, and report failures and repairs.",
+    "head": "Make, run and restore the head of a cluster.",
+    "node": "The nodes of a cluster: list, drain, give up.",
     "web": "Make, list and revoke tokens of the manager's web page.",
     "serve": "Run the manager in the foreground, until SIGTERM or Ctrl-C.",
     "setup": "Make this machine a node: group, settings, service.",

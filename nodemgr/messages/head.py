@@ -57,3 +57,13 @@ BAD_FRAME = Message(
 )
 NOT_CLUSTER_JOB = Part("must be a job of the cluster, e.g. c17")
 NOT_CLUSTER_JOBS = Part("must be a list of at most {limit} jobs of the cluster")
+NAME_OR_ADDRESS = Message(
+    "a head's name or address is none",
+    "name it as an environment, and an address such as 10.0.0.5:7470",
+    code="usage",
+)
+SERVICE_FAILED = Message(
+    "the service of the head does not start ({error})",
+    "see journalctl -u nodemgr-head, then run nodemgr head setup again",
+)
+NO_COPY = Message("{file} cannot be made ({error})", "name a new file, as the head's user")

@@ -6,11 +6,12 @@ the question.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 from client_plugin.ways import choice, locations
-from client_plugin.ways.control import ControlConnection
+from client_plugin.ways.control import CONTROL_SOCKET, ControlConnection
 from client_plugin.ways.faults import Exit, Fault
 
 
@@ -28,6 +29,29 @@ def follow(run_dir: str, since: int) -> Iterator[dict[str, Any]]:
             yield from stream.follow(since)
     except ManagerUnreachable as away:
         raise Fault(away.line, Exit.UNREACHABLE) from None
+
+
+HEAD_RUN_DIR = "/run/nodemgr-head"
+
+
+def head_run_dir() -> str:
+    """NODEMGR_HEAD_RUN_DIR, else that of the service, or a user's own."""
+    named = os.environ.get("NODEMGR_HEAD_RUN_DIR")
+    own = HEAD_RUN_DIR if os.geteuid() == 0 else f"{locations.default_run_dir()}-head"
+    return named or own
+
+
+def head(run_dir: str | None) -> ControlConnection:
+    """The socket of the head that is meant; it is on the head's machine alone."""
+    return ControlConnection(run_dir or head_run_dir())
+
+
+def cluster(run_dir: str | None) -> ControlConnection:
+    """The head where it runs here; else this node's manager, which passes the order on."""
+    here = head_run_dir()
+    if run_dir is None and os.path.exists(os.path.join(here, CONTROL_SOCKET)):
+        return ControlConnection(here)
+    return ControlConnection(run_dir or locations.find_run_dir())
 
 
 def control(run_dir: str | None) -> ControlConnection:

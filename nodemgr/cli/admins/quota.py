@@ -137,14 +137,39 @@ def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
 @command.command("set")
 @click.argument("env", type=options.ENV)
 @quota_options(gpus_required=False)
+@click.option(
+    "--cluster", is_flag=True, help="Of the cluster: --gpus is the total over all its nodes."
+)
+@click.option(
+    "--per-node",
+    type=click.IntRange(0, 1_024),
+    metavar="N",
+    help="Of the cluster: the most GPUs on one node.",
+)
 @options.run_dir_option
 @options.json_option
-def set_quota(env: str, run_dir: str | None, as_json: bool, **said: Any) -> None:
+def set_quota(
+    env: str,
+    run_dir: str | None,
+    as_json: bool,
+    cluster: bool,
+    per_node: int | None,
+    **said: Any,
+) -> None:
     """Set the quota of ENV, or make ENV (with --gpus).
 
     An option that is not given keeps its value. The quotas together may exceed the node: only
     grants are limited by it.
+
+    With --cluster the head keeps the quota, and each node gets it.
     """
+    if cluster or per_node is not None:
+        part = {} if per_node is None else {"per_node": per_node}
+        told = asking.cluster(run_dir).call(
+            "env_set", env=env, **arguments_of(said), **part, by=choice.user()
+        )
+        _show_cluster(told, as_json)
+        return
     result = asking.control(run_dir).call(
         "quota_set", env=env, **arguments_of(said), by=choice.user()
     )
@@ -153,6 +178,24 @@ def set_quota(env: str, run_dir: str | None, as_json: bool, **said: Any) -> None
         tables.print_json({"schema_version": 1, "quota": result["quota"]})
     else:
         tables.show(COLUMNS, [result["quota"]])
+
+
+CLUSTER_COLUMNS = (
+    Column("ENV", lambda q: q["env"]),
+    Column("GPUS", lambda q: q["gpus"], right=True),
+    Column("PER NODE", lambda q: q["per_node"], right=True),
+    Column("USED", lambda q: q["gpus_used"], right=True),
+    Column("USERS", lambda q: _members(q)),
+)
+
+
+def _show_cluster(told: tables.TableRow, as_json: bool) -> None:
+    for warning in told["warnings"]:
+        say(messages.WARNING(line=warning))
+    if as_json:
+        tables.print_json({"schema_version": 1, "env": told["env"]})
+    else:
+        tables.show(CLUSTER_COLUMNS, [told["env"]])
 
 
 def say_changes(result: tables.TableRow, whose: str) -> None:

@@ -395,6 +395,34 @@ def _quoted(word: str) -> str:
     return f'"{escaped}"'
 
 
+def head_unit(machine: Machine) -> str:
+    """The service of a cluster's head, which `nodemgr head setup` installs."""
+    program = " ".join(map(_quoted, machine.program))
+    return TEMPLATE.with_name(HEAD_UNIT_NAME).read_text().replace("@PROGRAM@", program)
+
+
+class HeadUnit:
+    """Enables and starts the unit, or restarts it: a new address holds from then on."""
+
+    def plan(self, machine: Machine) -> PlannedStep:
+        if not machine.has_systemd:
+            command = f"{shlex.join(machine.program)} head serve"
+            return PlannedStep("skip", messages.WITHOUT_SYSTEMD(command=command))
+        return PlannedStep("enable and start", messages.STARTS_UNIT(unit=HEAD_UNIT_NAME))
+
+    def do(self, machine: Machine) -> None:
+        if machine.is_running:
+            machine.run(["systemctl", "daemon-reload"])
+        machine.run(["systemctl", "enable", HEAD_UNIT_NAME])
+        if machine.is_running:
+            machine.run(["systemctl", "restart", HEAD_UNIT_NAME])
+
+
+HEAD_UNIT_NAME = "nodemgr-head.service"
+HEAD_UNIT = InstalledFile(
+    UNIT_FILE.parent / HEAD_UNIT_NAME, head_unit, relayed("the service of a cluster's head")
+)
+HEAD_SERVICE = HeadUnit()
 UNIT_FILES = (
     InstalledFile(JOBS_UNIT_FILE, jobs_unit, messages.SERVICE_OF_JOBS()),
     InstalledFile(WEB_UNIT_FILE, web_unit, messages.SERVICE_OF_PAGE()),

@@ -1,0 +1,106 @@
+"""`nodemgr node list|show|drain|resume|lost|remove`: the nodes of a cluster, at the head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.tables import Column
+from client_plugin.ways import choice
+from nodemgr.cli.admins import asking
+from nodemgr.cli.presentation import options
+from nodemgr.cli.presentation.group import VerbGroup
+
+COLUMNS = (
+    Column("NODE", lambda n: n["node"]),
+    Column("STATE", lambda n: n["state"]),
+    Column("GPUS", lambda n: n["gpus"], right=True),
+    Column("JOBS", lambda n: n["gpus_of_jobs"], right=True),
+    Column("OTHERS", lambda n: n["gpus_of_others"], right=True),
+    Column("SILENT", lambda n: tables.seconds(n["silent_seconds"]), right=True),
+    Column("WHY", lambda n: n["why"] or None, rest=True, below=True),
+)
+JOBS = (
+    Column("JOB", lambda r: r["job"]),
+    Column("STATE", lambda r: r["state"]),
+    Column("ENV", lambda r: r["env"]),
+    Column("GPUS", lambda r: r["gpus"], right=True),
+    Column("USER", lambda r: r["user"]),
+    Column("NAME", lambda r: r["name"]),
+    Column("WHY", lambda r: r["reason"] or None, rest=True, below=True),
+)
+
+
+@click.group("node", cls=VerbGroup, short_help="The nodes of a cluster: list, drain, give up.")
+def command() -> None:
+    """The nodes of a cluster, as its head knows them.
+
+    On the head's machine these verbs ask the head, elsewhere the node, which passes them on.
+    """
+
+
+@command.command("list")
+@options.run_dir_option
+@options.json_option
+def list_nodes(run_dir: str | None, as_json: bool) -> None:
+    """List the nodes: GPUs in service, those that jobs of the cluster hold, and those of others."""
+    told = asking.cluster(run_dir).call("node_list")
+    if as_json:
+        tables.print_json(told)
+    else:
+        tables.show(COLUMNS, told["nodes"], empty="No node has joined.")
+
+
+def _show(told: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        tables.print_json({"schema_version": 1, **told})
+        return
+    tables.show(COLUMNS, [told])
+    if told.get("rows"):
+        print()
+        tables.show(JOBS, told["rows"])
+    for name, keys in (("given up", told["given_up"]), ("unknown to the head", told["unknown"])):
+        for key in keys:
+            click.echo(f"{key} runs there, and is {name}")
+
+
+def _order(name: str, verb: str, help_text: str) -> None:
+    @command.command(name, help=help_text, short_help=help_text.partition("\n")[0])
+    @click.argument("node")
+    @options.run_dir_option
+    @options.json_option
+    def carry_out(node: str, run_dir: str | None, as_json: bool) -> None:
+        _show(asking.cluster(run_dir).call(verb, node=node, by=choice.user()), as_json)
+
+
+@command.command("drain")
+@click.argument("node")
+@click.option("--note", help="The reason, one line.")
+@options.run_dir_option
+@options.json_option
+def drain(node: str, note: str | None, run_dir: str | None, as_json: bool) -> None:
+    """Give NODE no job. Jobs that it has not begun come back; the others go on."""
+    said = {} if note is None else {"note": note}
+    told = asking.cluster(run_dir).call("node_drain", node=node, by=choice.user(), **said)
+    _show(told, as_json)
+
+
+_order("show", "node_show", "Show NODE and its jobs of the cluster.")
+_order("resume", "node_resume", "Give jobs to a drained NODE again.")
+_order(
+    "lost",
+    "node_lost",
+    "Give NODE up: nothing runs there any more, and its jobs may begin elsewhere.\n\n"
+    "Say so only if it is true: a job that still runs there would run twice.",
+)
+
+
+@command.command("remove")
+@click.argument("node")
+@options.run_dir_option
+def remove(node: str, run_dir: str | None) -> None:
+    """Forget NODE, which has no job of the cluster."""
+    asking.cluster(run_dir).call("node_remove", node=node, by=choice.user())
+    click.echo(f"{node} is no node of the cluster any more.")
