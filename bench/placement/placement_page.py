@@ -55,8 +55,8 @@ one GPU in five fails 40 times as often as the others, which fail once in 400 ho
 down for an hour, and a restart adds 5 minutes; 30 days of failures were recorded before the batch.
 `nodemgr/placement/batch_model.py` is a model of the decision core's order of service for whole
 GPUs; it takes some milliseconds for a batch. The manager's rule that a requeued job avoids the GPU
-that failed under it is left out of this table (`Cluster.avoids`). `core_model.py` beside it runs a
-batch on the decision core itself; tests hold that both give the same times, with that rule.
+that failed under it is left out of this table (`Cluster.avoids`). `bench/trace/core_model.py`
+runs a batch on the decision core itself; tests hold that both give the same times, with that rule.
 
 ## The methods
 

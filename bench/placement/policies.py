@@ -26,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
+from bench.placement import optimum
 from nodemgr.core.placement.policies import SizedJob as Job
 from nodemgr.edge.placement import weights as weights_file
-from nodemgr.placement import evaluation, optimum
+from nodemgr.placement import evaluation
 from nodemgr.placement.batches import HOUR_MS
 from nodemgr.placement.evaluation import Make, PairedDifference, PolicyRow
 from nodemgr.placement.failures import Cluster, Failures

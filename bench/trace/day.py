@@ -39,8 +39,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
+from bench.trace.elastic_model import ElasticModel, HeldSpan, Range, ResizeCosts
 from nodemgr.placement.batches import SimJob, TraceJob, read_trace
-from nodemgr.placement.elastic_model import ElasticModel, HeldSpan, Range, ResizeCosts
 
 DAY_S, MS = 86_400, 1_000
 WIDEN, MOST = 4, 8

@@ -44,12 +44,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
+from bench.trace.core_model import CoreModel
 from nodemgr.core.model.entities import Config
 from nodemgr.core.scheduler.plan import Plan, Profile
 from nodemgr.core.state.work_queue import ServiceOrder, WorkQueue
 from nodemgr.placement import plain_policies
 from nodemgr.placement.batches import SimJob, read_trace
-from nodemgr.placement.core_model import CoreModel
 from nodemgr.placement.failures import Cluster, Failures
 
 SERVER_GPUS = 8

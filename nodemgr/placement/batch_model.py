@@ -2,7 +2,7 @@
 
 Knows: that the core starts jobs in order, each on whole GPUs of its own, passes over a job that is
 wider than the GPUs in service, and puts an interrupted job back to its place. Must not know: how a
-policy decides. core_model.py runs the same batch on the decision core itself;
+policy decides. bench/trace/core_model.py runs the same batch on the decision core itself;
 tests/placement/test_core_model.py compares both. Trainings use this model, since a batch takes it a
 hundredth of the time.
 """

@@ -27,10 +27,13 @@ BENCH = ROOT / "bench"
 PARTS = frozenset(
     {
         "arguments",
+        "core_model",
+        "elastic_model",
         "fake_gpu",
         "keras_zoo",
         "managed",
         "node",
+        "optimum",
         "placement_page",
         "processor_kernels",
         "steps",

@@ -7,13 +7,14 @@ from random import Random
 
 import pytest
 
+from bench.trace import core_model
+from bench.trace.core_model import CoreModel
 from nodemgr.core.model import values
 from nodemgr.core.model.entities import Config
 from nodemgr.edge.placement import weights
 from nodemgr.edge.placement.learned import SHIPPED
-from nodemgr.placement import batch_model, core_model, plain_policies, rollouts
+from nodemgr.placement import batch_model, plain_policies, rollouts
 from nodemgr.placement.batches import HOUR_MS, SimJob
-from nodemgr.placement.core_model import CoreModel
 from nodemgr.placement.failures import Cluster, Failures
 from nodemgr.placement.observed import SimPolicy
 from nodemgr.placement.rollouts import made_up

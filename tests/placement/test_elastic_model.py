@@ -6,9 +6,7 @@ from random import Random
 
 import pytest
 
-from nodemgr.core.manager import Transition
-from nodemgr.placement.batches import SimJob
-from nodemgr.placement.elastic_model import (
+from bench.trace.elastic_model import (
     UNITS,
     ElasticModel,
     ElasticModelFault,
@@ -17,6 +15,8 @@ from nodemgr.placement.elastic_model import (
     ResizeCosts,
     units_per_ms,
 )
+from nodemgr.core.manager import Transition
+from nodemgr.placement.batches import SimJob
 from tests.core.invariants import promises
 from tests.support.examples import examples
 

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from nodemgr.placement import batch_model, evaluation, optimum
+from bench.placement import optimum
+from nodemgr.placement import batch_model, evaluation
 from nodemgr.placement.batches import HOUR_MS
 from nodemgr.placement.failures import Cluster
 from nodemgr.placement.rollouts import made_up

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from bench.trace.core_model import ENV, MS, CoreModel
 from nodemgr.core.manager import Transition
 from nodemgr.core.model.effects import Effect, SendOffer, SendRecall, SendWithdrawn, StartJob
 from nodemgr.core.model.entities import Config, GpuRange, RunSpec, Transport, Uuid, Word
@@ -28,7 +29,6 @@ from nodemgr.core.model.events import (
 )
 from nodemgr.placement.batch_model import COMES, END, RunningJob
 from nodemgr.placement.batches import HOUR_MS, SimJob
-from nodemgr.placement.core_model import ENV, MS, CoreModel
 from nodemgr.placement.failures import Cluster, Failures
 from nodemgr.placement.observed import uuid_of
 
