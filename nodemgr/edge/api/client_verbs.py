@@ -45,6 +45,8 @@ class Questions:
         self._daemon = daemon
         self._verbs = verbs
         self._waiting: InTurn[tuple[Session, Callable[[], None]]] = InTurn()
+        self._is_due = False
+        """A turn comes."""
         self._sheets = Sheets()
         self._files: dict[int, int] = {}
         """By connection: how many descriptors it was sent."""
@@ -103,7 +105,11 @@ class Questions:
 
     def _enqueue(self, session: Session, work: Callable[[], None]) -> None:
         self._waiting.add(session.env, (session, work))
-        if len(self._waiting) == 1:
+        self._work_soon()
+
+    def _work_soon(self) -> None:
+        if self._waiting and not self._is_due:
+            self._is_due = True
             self._daemon.loop.call_soon(self._work_next)
 
     def _work_next(self) -> None:
@@ -112,12 +118,12 @@ class Questions:
         A thousand questions at once delay no beats of others, and no question of another.
         """
         clock, began_ns = self._daemon.clock, self._daemon.clock.monotonic_ns()
+        self._is_due = False
         session, work = self._waiting.take()
+        self._work_soon()
         if self._daemon.hub.knows(session):
-            work()
+            work()  # it may wait for a reading, and take another turn
             session.took(clock.monotonic_ns() - began_ns)
-        if self._waiting:
-            self._daemon.loop.call_soon(self._work_next)
 
     def _order(self, session: Session, fields: Mapping[str, Any]) -> None:
         """An order in the packet, or on the connection's sheet at the range of the argument."""

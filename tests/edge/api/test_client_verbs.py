@@ -92,6 +92,17 @@ def test_questions_that_waited_for_figures_have_turns_of_their_own(world: World)
     assert [asker.took_ns for asker in askers] == [1_000] * 3
 
 
+def test_an_order_that_waits_for_a_reading_takes_another_turn(world: World) -> None:
+    faults: list[object] = []
+    world.loop.set_exception_handler(lambda _loop, context: faults.append(context))
+    order = {"rid": 1, "what": "order", "argument": '{"verb": "status"}'}
+    for _ in range(2):
+        world.questions.received(Asker(world.said, "a"), order)
+        settle(world.loop)
+    assert world.said == ["a", "a"]
+    assert faults == []
+
+
 def test_who_is_gone_costs_no_answer(world: World) -> None:
     world.ask("a")
     gone = world.ask("b")
