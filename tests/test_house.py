@@ -537,7 +537,7 @@ ROOMS = {
         "core.model core.state core.views edge.host edge.kernel edge.clients edge.gate "
         "arrival paths simulator ways"
         ),
-    "edge.executor": "core.model edge.host edge.kernel edge.rpc edge.clients",
+    "edge.executor": "core.model edge.host edge.kernel edge.rpc edge.clients edge.gate",
     "edge.engine":
         "core.model core.state core.scheduler core.lifecycle core.sharing core.manager edge.host "
         "edge.kernel edge.store edge.rpc"
@@ -648,6 +648,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/links/sockets.py": "tests/edge/links/test_head_links.py",
     "nodemgr/edge/ledger/native_ledger.py": "tests/ledger/test_native_ledger.py",
     "nodemgr/edge/gate/device_gate.py": "tests/gate/test_manager.py",
+    "nodemgr/edge/gate/node_gate.py": "tests/gate/test_node_gate.py",
     "nodemgr/edge/gate/ebpf.py": "tests/gate/test_program.py",
     "nodemgr/edge/gate/state_files.py": "tests/gate/test_hook.py",
     "nodemgr/edge/containers/env_directories.py": "tests/edge/engine/test_daemon.py",

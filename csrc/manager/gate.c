@@ -23,11 +23,13 @@ enum { MOST_ATTACHED = 64 };
 #define READ(to, from, field) \
     STEP(BPF_LDX | BPF_W | BPF_MEM, to, from, offsetof(struct bpf_cgroup_dev_ctx, field), 0)
 #define STORE(offset, from) STEP(BPF_STX | BPF_W | BPF_MEM, 10, from, offset, 0)
+#define STORE_LONG(offset, from) STEP(BPF_STX | BPF_DW | BPF_MEM, 10, from, offset, 0)
 #define COPY(to, from) STEP(BPF_ALU64 | BPF_MOV | BPF_X, to, from, 0, 0)
 #define SET(to, value) STEP(BPF_ALU64 | BPF_MOV | BPF_K, to, 0, 0, value)
 #define ADD(to, value) STEP(BPF_ALU64 | BPF_ADD | BPF_K, to, 0, 0, value)
 #define AND(to, value) STEP(BPF_ALU64 | BPF_AND | BPF_K, to, 0, 0, value)
 #define SHIFT_RIGHT(to, value) STEP(BPF_ALU64 | BPF_RSH | BPF_K, to, 0, 0, value)
+#define SHIFT_LEFT(to, value) STEP(BPF_ALU64 | BPF_LSH | BPF_K, to, 0, 0, value)
 /* Jumps name their own line and the label's: the steps between are skipped. */
 #define GOTO_IF(line, register, value, label) \
     STEP(BPF_JMP | BPF_JEQ | BPF_K, register, 0, (label) - (line) - 1, value)
@@ -41,23 +43,27 @@ enum { MOST_ATTACHED = 64 };
 _Static_assert(BPF_PSEUDO_MAP_FD == 1, "MAP's source register");
 _Static_assert(sizeof(struct bpf_insn) == sizeof(uint64_t), "a step is a word");
 
+/* The first twelve steps: which nodes are looked up. They leave the device's numbers in 3 and 4. */
+enum { LOOK = 12 };
+#define CHOOSE(caps_major, ALLOW) \
+    READ(2, 1, access_type), /* kind of node in the lower half, kind of access in the upper */ \
+        /*  1 */ READ(3, 1, major), \
+        /*  2 */ READ(4, 1, minor), \
+        /*  3 */ COPY(5, 2), \
+        /*  4 */ AND(5, 0xffff), \
+        /*  5 */ GOTO_UNLESS(5, 5, BPF_DEVCG_DEV_CHAR, ALLOW), \
+        /*  6 */ SHIFT_RIGHT(2, 16), \
+        /*  7 */ GOTO_IF(7, 2, BPF_DEVCG_ACC_MKNOD, ALLOW), /* that and nothing else */ \
+        /*  8 */ GOTO_IF(8, 3, caps_major, LOOK), /* -1 is no major: this compares 64 bits */ \
+        /*  9 */ GOTO_UNLESS(9, 3, NM_GATE_GPU_MAJOR, ALLOW), \
+        /* 10 */ GOTO_IF(10, 4, NM_GATE_CONTROL, ALLOW), \
+        /* 11 */ GOTO_IF(11, 4, NM_GATE_MODESET, ALLOW)
+
 int nm_gate_program(uint64_t *steps, int caps_major, int map_fd)
 {
-    enum { LOOK = 12, ALLOW = 20, END = 21 };
+    enum { ALLOW = 20, END = 21 };
     const struct bpf_insn table[] = {
-        /*  0 */ READ(
-            2, 1, access_type), /* kind of node in the lower half, kind of access in the upper */
-        /*  1 */ READ(3, 1, major),
-        /*  2 */ READ(4, 1, minor),
-        /*  3 */ COPY(5, 2),
-        /*  4 */ AND(5, 0xffff),
-        /*  5 */ GOTO_UNLESS(5, 5, BPF_DEVCG_DEV_CHAR, ALLOW),
-        /*  6 */ SHIFT_RIGHT(2, 16),
-        /*  7 */ GOTO_IF(7, 2, BPF_DEVCG_ACC_MKNOD, ALLOW), /* that and nothing else */
-        /*  8 */ GOTO_IF(8, 3, caps_major, LOOK), /* -1 is no major: this compares 64 bits */
-        /*  9 */ GOTO_UNLESS(9, 3, NM_GATE_GPU_MAJOR, ALLOW),
-        /* 10 */ GOTO_IF(10, 4, NM_GATE_CONTROL, ALLOW),
-        /* 11 */ GOTO_IF(11, 4, NM_GATE_MODESET, ALLOW),
+        /*  0 */ CHOOSE(caps_major, ALLOW),
         /* LOOK */
         /* 12 */ STORE(-8, 3), /* a struct nm_device on the stack */
         /* 13 */ STORE(-4, 4),
@@ -70,6 +76,34 @@ int nm_gate_program(uint64_t *steps, int caps_major, int map_fd)
         /* 20 */ SET(0, 1),
         /* END */
         /* 21 */ RETURN,
+    };
+    _Static_assert(sizeof table / sizeof table[0] == END + 1, "the numbers of the lines");
+    memcpy(steps, table, sizeof table);
+    return END + 1;
+}
+
+int nm_gate_node_program(uint64_t *steps, int caps_major, int map_fd)
+{
+    enum { ALLOW = 25, END = 26 };
+    const struct bpf_insn table[] = {
+        /*  0 */ CHOOSE(caps_major, ALLOW),
+        /* LOOK */
+        /* 12 */ STORE(-8, 3), /* a struct nm_place on the stack; calls spoil 1 to 5 */
+        /* 13 */ STORE(-4, 4),
+        /* 14 */ CALL(BPF_FUNC_get_current_uid_gid), /* of the first user namespace */
+        /* 15 */ SHIFT_LEFT(0, 32), /* the group away */
+        /* 16 */ GOTO_IF(16, 0, 0, ALLOW), /* root */
+        /* 17 */ CALL(BPF_FUNC_get_current_cgroup_id),
+        /* 18 */ STORE_LONG(-16, 0),
+        /* 19 */ MAP(1, map_fd),
+        /* 21 */ COPY(2, 10),
+        /* 22 */ ADD(2, -16),
+        /* 23 */ CALL(BPF_FUNC_map_lookup_elem),
+        /* 24 */ GOTO_IF(24, 0, 0, END),
+        /* ALLOW */
+        /* 25 */ SET(0, 1),
+        /* END */
+        /* 26 */ RETURN,
     };
     _Static_assert(sizeof table / sizeof table[0] == END + 1, "the numbers of the lines");
     memcpy(steps, table, sizeof table);
@@ -96,11 +130,16 @@ static int describe(int fd, void *info, uint32_t size)
     return call(BPF_OBJ_GET_INFO_BY_FD, &attributes);
 }
 
-int nm_gate_new_map(void)
+static uint32_t key_size(bool is_node)
+{
+    return is_node ? sizeof(struct nm_place) : sizeof(struct nm_device);
+}
+
+int nm_gate_new_map(bool is_node)
 {
     union bpf_attr attributes = {
         .map_type = BPF_MAP_TYPE_HASH,
-        .key_size = sizeof(struct nm_device),
+        .key_size = key_size(is_node),
         .value_size = sizeof(uint32_t),
         .max_entries = NM_GATE_MOST_DEVICES,
         .map_flags = BPF_F_NO_PREALLOC, /* few of these are ever open */
@@ -109,21 +148,22 @@ int nm_gate_new_map(void)
     return call(BPF_MAP_CREATE, &attributes);
 }
 
-int nm_gate_is_map(int fd)
+int nm_gate_is_map(int fd, bool is_node)
 {
     /* the description of a program has another layout */
     struct bpf_map_info info = {0};
     return describe(fd, &info, sizeof info) == 0 && info.type == BPF_MAP_TYPE_HASH &&
-           info.key_size == sizeof(struct nm_device) && info.value_size == sizeof(uint32_t) &&
+           info.key_size == key_size(is_node) && info.value_size == sizeof(uint32_t) &&
            info.max_entries == NM_GATE_MOST_DEVICES && strcmp(info.name, "nodemgr_gate") == 0;
 }
 
-int nm_gate_load(int caps_major, int map_fd)
+int nm_gate_load(int caps_major, int map_fd, bool is_node)
 {
     uint64_t steps[NM_GATE_MOST_STEPS];
+    const int count = (is_node ? nm_gate_node_program : nm_gate_program)(steps, caps_major, map_fd);
     union bpf_attr attributes = {
         .prog_type = BPF_PROG_TYPE_CGROUP_DEVICE,
-        .insn_cnt = (uint32_t)nm_gate_program(steps, caps_major, map_fd),
+        .insn_cnt = (uint32_t)count,
         .insns = address(steps),
         .license = address("none"),
         .prog_name = "nodemgr_gate",
@@ -163,24 +203,24 @@ int nm_gate_open_pin(const char *path)
     return call(BPF_OBJ_GET, &attributes);
 }
 
-int nm_gate_set_open(int map_fd, struct nm_device device)
+int nm_gate_set_open(int map_fd, const void *key)
 {
     uint32_t is_open = 1;
     union bpf_attr attributes = {.map_fd = (uint32_t)map_fd,
-                                 .key = address(&device),
+                                 .key = address(key),
                                  .value = address(&is_open),
                                  .flags = BPF_ANY};
     return call(BPF_MAP_UPDATE_ELEM, &attributes);
 }
 
-int nm_gate_set_shut(int map_fd, struct nm_device device)
+int nm_gate_set_shut(int map_fd, const void *key)
 {
-    union bpf_attr attributes = {.map_fd = (uint32_t)map_fd, .key = address(&device)};
+    union bpf_attr attributes = {.map_fd = (uint32_t)map_fd, .key = address(key)};
     int result = call(BPF_MAP_DELETE_ELEM, &attributes);
     return result == -ENOENT ? 0 : result;
 }
 
-int nm_gate_next_open(int map_fd, const struct nm_device *after, struct nm_device *next)
+int nm_gate_next_open(int map_fd, const void *after, void *next)
 {
     union bpf_attr attributes = {
         .map_fd = (uint32_t)map_fd, .key = address(after), .next_key = address(next)};
@@ -188,15 +228,26 @@ int nm_gate_next_open(int map_fd, const struct nm_device *after, struct nm_devic
     return result == -ENOENT ? 0 : result == 0 ? 1 : result;
 }
 
-int nm_gate_attach(int cgroup_fd, int program_fd)
+static int at_cgroup(enum bpf_cmd command, int cgroup_fd, int program_fd)
 {
     union bpf_attr attributes = {
         .target_fd = (uint32_t)cgroup_fd,
         .attach_bpf_fd = (uint32_t)program_fd,
         .attach_type = BPF_CGROUP_DEVICE,
-        .attach_flags = BPF_F_ALLOW_MULTI,
+        .attach_flags = command == BPF_PROG_ATTACH ? BPF_F_ALLOW_MULTI : 0,
     };
-    return call(BPF_PROG_ATTACH, &attributes);
+    return call(command, &attributes);
+}
+
+int nm_gate_attach(int cgroup_fd, int program_fd)
+{
+    return at_cgroup(BPF_PROG_ATTACH, cgroup_fd, program_fd);
+}
+
+int nm_gate_detach(int cgroup_fd, int program_fd)
+{
+    const int result = at_cgroup(BPF_PROG_DETACH, cgroup_fd, program_fd);
+    return result == -ENOENT ? 0 : result;
 }
 
 int nm_gate_is_attached(int cgroup_fd, int program_fd)

@@ -212,7 +212,8 @@ static void check_scope(struct launcher *launcher)
 
 /* "WORD ENV/JOB.ATTEMPT" of an attempt with a directory here, or (limit) "ENV"; after it may be
    "FILE VALUE". Returns the name's directory, or -1. */
-static int leaf_of(const struct launcher *launcher, const char *text, char name[NM_LEAF_BYTES])
+static int leaf_of(const struct launcher *launcher, const char *text, char name[NM_LEAF_BYTES],
+                   bool make)
 {
     char attempt[NM_JOB_NAME_BYTES], why[NM_JOB_WHY_BYTES];
     const char *slash, *point;
@@ -230,16 +231,26 @@ static int leaf_of(const struct launcher *launcher, const char *text, char name[
     if (!is_name(attempt) || (directory = open_attempt(launcher->jobs, attempt, why)) < 0)
         return -1;
     close(directory);
-    return nm_leaf_open(launcher->scope, name, false);
+    return nm_leaf_open(launcher->scope, name, make);
 }
 
 static void limit(const struct launcher *launcher, int manager, const char *text)
 {
     char name[NM_LEAF_BYTES];
     const char *space = strchr(text, ' ');
-    const int leaf = leaf_of(launcher, text, name);
+    const int leaf = leaf_of(launcher, text, name, false);
     if (leaf < 0 || space == NULL || !nm_leaf_limit(leaf, space + 1))
         answer(manager, "unlimited", name, strerror(errno));
+    if (leaf >= 0)
+        close(leaf);
+}
+
+/* A job's cgroup before its start: the manager opens devices to it, then asks for the start. */
+static void make_leaf(const struct launcher *launcher, int manager, const char *text)
+{
+    char name[NM_LEAF_BYTES];
+    const int leaf = leaf_of(launcher, text, name, true);
+    answer(manager, "leaf", name, "");
     if (leaf >= 0)
         close(leaf);
 }
@@ -247,7 +258,7 @@ static void limit(const struct launcher *launcher, int manager, const char *text
 static void kill_leaf(const struct launcher *launcher, const char *text, bool is_end)
 {
     char name[NM_LEAF_BYTES];
-    const int leaf = leaf_of(launcher, text, name);
+    const int leaf = leaf_of(launcher, text, name, false);
     nm_leaf_kill(leaf);
     if (is_end && leaf >= 0)
         nm_leaf_remove(launcher->scope, name);
@@ -260,10 +271,12 @@ static void kill_leaf(const struct launcher *launcher, const char *text, bool is
 static void hear(struct launcher *launcher, int manager, const char *text)
 {
     if (strcmp(text, "where") == 0) {
-        answer(manager, "jobs", launcher->jobs, "");
         answer(manager, "scope", launcher->scope != NULL ? launcher->scope : "-", "");
+        answer(manager, "jobs", launcher->jobs, "");
     } else if (strncmp(text, "limit ", 6) == 0)
         limit(launcher, manager, text + 6);
+    else if (strncmp(text, "leaf ", 5) == 0)
+        make_leaf(launcher, manager, text + 5);
     else if (strncmp(text, "kill ", 5) == 0)
         kill_leaf(launcher, text + 5, false);
     else if (strncmp(text, "remove ", 7) == 0)
@@ -288,11 +301,11 @@ static void lose(struct launcher *launcher, size_t index)
     launcher->managers[index] = launcher->managers[--launcher->manager_count];
 }
 
-/* One packet, one text. From the manager: start JOB/ATTEMPT, bury JOB/ATTEMPT, where, kill LEAF,
- * remove LEAF (its processes are ended), limit LEAF|ENV FILE VALUE. To it:
- * forked JOB/ATTEMPT PID TICKS, failed JOB/ATTEMPT WHY, buried JOB/ATTEMPT (when none of its
- * processes is left), jobs DIRECTORY and scope DIRECTORY|-, unlimited LEAF WHY. false: there
- * will be no other packet. */
+/* One packet, one text. From the manager: start JOB/ATTEMPT, bury JOB/ATTEMPT, where, leaf LEAF
+ * (it is made, and the same word answers), kill LEAF, remove LEAF (its processes are ended),
+ * limit LEAF|ENV FILE VALUE. To it: forked JOB/ATTEMPT PID TICKS, failed JOB/ATTEMPT WHY,
+ * buried JOB/ATTEMPT (when none of its processes is left), scope DIRECTORY|- and jobs DIRECTORY,
+ * unlimited LEAF WHY. false: there will be no other packet. */
 static bool read_manager(struct launcher *launcher, int manager)
 {
     char text[PACKET_BYTES];

@@ -39,7 +39,8 @@ from nodemgr.edge.containers.cdi_files import CDI_DIRS
 from nodemgr.edge.containers.simulator_mount import mount_alone
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.executor.launcher import LauncherEndpoint
-from nodemgr.edge.gate.device_gate import Gate, GateUnavailable, gate_by_setting
+from nodemgr.edge.gate.device_gate import GateUnavailable, gate_by_setting
+from nodemgr.edge.gate.node_gate import NodeGate
 from nodemgr.edge.gpu.gpu_inventory import (
     GpuSource,
     Nvml,
@@ -105,7 +106,7 @@ class Service:
         clock: Clock | None = None,
         gpus: Callable[[list[Gpu]], GpuSource] | None = None,
         commit_hook: CommitHook | None = None,
-        harden: Callable[[bool, Gate | None], None] = lambda _driver_limits, _gate: None,
+        harden: Callable[[bool, bool], None] = lambda _driver_limits, _gate: None,
         factory: MakeFactory | None = None,
         store_copy: bool = True,
     ) -> None:
@@ -195,7 +196,8 @@ class Service:
         gate, no_gate = gate_by_setting(
             settings.device_gate, settings.run_dir, settings.simulate is not None, journal.note
         )
-        self._harden(source.can_limit, gate)
+        node_gate = NodeGate.by_setting(settings.gate_node, settings.run_dir, journal.note)
+        self._harden(source.can_limit, gate is not None or settings.gate_node)
         control = ControlServer(self.loop, settings.run_dir, settings.group)
         stack.callback(control.close)
         journal.publish_to(control.publish)
@@ -211,7 +213,7 @@ class Service:
         state = restore(_with_node(settings.core), rows, self.clock.monotonic_ns())
         base = Foundation(
             settings, self.loop, self._selector, self.clock, store, journal, source, reading,
-            self._supervisor, gate, no_gate, launcher, self._page,
+            self._supervisor, gate, no_gate, node_gate, launcher, self._page,
         )  # fmt: skip
         parts = self.parts = ManagerParts(base, state, stack)
         parts.daemon.resume(reading, same_boot=same_boot)
@@ -414,9 +416,9 @@ def _run(settings: Settings, store_copy: bool) -> MessageLine | None:
     return service.run()
 
 
-def _harden(driver_limits: bool, gate: Gate | None) -> None:
+def _harden(driver_limits: bool, has_gate: bool) -> None:
     """Drops privileges. Only for a process that runs nothing but the manager."""
-    here = privileges.surroundings(driver_limits=driver_limits, device_gate=gate is not None)
+    here = privileges.surroundings(driver_limits=driver_limits, device_gate=has_gate)
     try:
         privileges.give_up_the_rest(here)
     except privileges.PrivilegesNotDropped as error:

@@ -216,6 +216,9 @@ CHECK_GATE = Check(
     "device gate",
     "see the manager's log; device_gate in the settings says whether there must be one",
 )
+CHECK_NODE_GATE = Check(
+    "device gate of the node", "see the manager's log; gate_node in the settings turns it on"
+)
 CHECK_GATE_OF_ENV = Check(
     "device gate",
     "start the container with the environment's CDI device; if it is so, see the manager's log",
@@ -301,6 +304,21 @@ SIMULATOR_NOT_SHARED = CheckDetail(
 ALL_JOBS_KNOWN = CheckDetail("the store knows all that runs and has run here")
 GATE_ON = CheckDetail("on, by eBPF: {count} container{plural} behind it")
 GATE_OFF_BY_SETTING = CheckDetail("off, as the settings say (device_gate)")
+NODE_GATE_OFF = CheckDetail(
+    "off (gate_node): every process outside of containers can open every GPU; BPF works here"
+)
+NODE_GATE_NOT_HERE = CheckDetail(
+    "off: every process outside of containers can open every GPU; gate_node would not work here:"
+    " {why}"
+)
+NODE_GATE_ON = CheckDetail(
+    "on, by eBPF: logins (user.slice) and jobs open their own tasks' GPUs alone; root and services"
+    " (system.slice) open every GPU"
+)
+NODE_GATE_WITHOUT_JOBS = CheckDetail(
+    "on, by eBPF: logins (user.slice) open their own tasks' GPUs alone; root, services"
+    " (system.slice) and jobs, which have no cgroups here, open every GPU"
+)
 GATE_OFF_FOR_SIMULATION = CheckDetail("off, simulated GPUs have no device nodes")
 GATE_OFF = CheckDetail("off: {error}")
 GATE_WITHOUT_MINOR = CheckDetail("NVML names no device node of GPU {gpus}: it stays shut")

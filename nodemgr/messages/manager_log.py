@@ -69,6 +69,10 @@ GATE_IS_WRONG = Message(
     "the device gate of env {env} is not as it should be: {error}",
     "the manager tries again; `nodemgr doctor` shows when it is mended",
 )
+NODE_GATE_IS_WRONG = Message(
+    "the device gate of the node is not as it should be: {error}",
+    "the manager tries again; `nodemgr doctor` shows when it is mended",
+)
 GATE_TAKEN_OFF = Notice("the device gate of env {env} was taken off {cgroup}, and is there again")
 NO_GATE = Message("no device gate: {why}")
 CROWD = Message(

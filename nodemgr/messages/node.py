@@ -103,6 +103,12 @@ GATE_NEEDS_VERSION_2 = Part(
     " cgroup2",
 )
 GATE_FAILED = Part("the kernel refused the device gate ({error})")
+NODE_GATE_NEEDS_ROOT = Part("only a manager that runs as root can gate the node's devices")
+NODE_GATE_NEEDS_VERSION_2 = Part("cgroup version 2 is not mounted")
+NODE_GATE_IMPOSSIBLE = Message(
+    "gate_node is true, but the node's devices cannot be gated here: {error}",
+    "mend that, or set gate_node = false",
+)
 
 # -- the container that is not started: gate_hook.py --
 

@@ -676,7 +676,7 @@ def test_what_is_no_word_is_refused(
         assert talk(packet).startswith("failed j1/1 ")
     else:
         assert talk(packet) == "failed - this is not a known request"
-    assert talk(b"where") == f"jobs {served.jobs_dir}"
+    assert talk(b"where") == "scope -"
 
 
 @pytest.mark.parametrize(

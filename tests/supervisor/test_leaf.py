@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr.core.model.entities import Cause, HostFigures
+from nodemgr.edge.gate.node_gate import NodeGate
 from nodemgr.edge.kernel import cgroups
 from tests.supervisor.world import World, all_gone, end, remove_cgroup
 
@@ -291,3 +292,50 @@ def test_a_packet_reaches_no_other_file(make_world: MakeWorld, tmp_path: Path, p
         assert file.read_text() == ""
     world.launcher._lose()
     assert world.factory.no_limits("") is None, "while the launcher is away, this is not known"
+
+
+class FakeGate(NodeGate):
+    """Records what it is told, and closes jobs where there is a scope."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def closes_jobs(self) -> bool:
+        return True
+
+    def stand_at(self, scope: str) -> None:
+        self.told.append("scope")
+
+    def has_leaf(self, job_id: str, leaf: Path) -> None:
+        busy = "busy" if leaf.is_dir() and processes(leaf) else "empty"
+        self.told.append(f"{job_id} {busy if leaf.is_dir() else 'none'}")
+
+    def has_ended(self, job_id: str) -> None:
+        self.told.append(f"{job_id} ended")
+
+
+def test_a_gate_opens_a_leaf_before_the_job_begins(make_world: MakeWorld, scope: Path) -> None:
+    world = make_world(service=True)
+    world.gate = gate = FakeGate()
+    world.again()
+    world.serve(scope=scope)
+    world.until(lambda: gate.told == ["scope"])
+    assert world.run("true", job="l1").exit_code == 0
+    assert (gate.told[1], gate.told[-1]) == ("l1 empty", "l1 ended")
+    assert not (scope / "alice" / "l1.1").exists()
+
+
+def test_a_launcher_that_makes_no_leaves_starts_the_job(
+    make_world: MakeWorld, scope: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(service=True)
+    world.gate = gate = FakeGate()
+    world.again()
+    world.serve(scope=scope)
+    world.until(lambda: gate.told == ["scope"])
+    request = world.launcher.request
+    monkeypatch.setattr(
+        world.launcher, "request", lambda text: request(text.replace("leaf ", "leaves "))
+    )
+    assert world.run("true", job="l1").exit_code == 0

@@ -26,6 +26,7 @@ from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.executor.interface import RunOrder, Status
 from nodemgr.edge.executor.launcher import PROGRAM, Launcher, LauncherEndpoint
 from nodemgr.edge.executor.local import NodeFactory
+from nodemgr.edge.gate.node_gate import NO_NODE_GATE, NodeGate
 from nodemgr.edge.kernel.processes import start_ticks
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.processes import is_running
@@ -81,6 +82,8 @@ class World:
         self._programs: list[subprocess.Popen[bytes]] = []
         self.begin()
 
+    gate: NodeGate = NO_NODE_GATE
+
     def begin(self) -> None:
         """A manager, the first or the next one."""
         self.heard = Heard()
@@ -91,6 +94,7 @@ class World:
             LauncherEndpoint(self.jobs_dir, self.socket),
             grace_ms=self._grace_ms,
             log_bytes=self._log_bytes,
+            gate=self.gate,
         )
 
     @property

@@ -399,6 +399,7 @@ class Views:
             str(box.path),
             box.fault or box.missing(),
             self._gate(),
+            daemon.node_gate.state(),
             len(state.envs),
             sum(min(row.quota.gpus, len(state.gpus)) for row in state.envs.values()),
             self._settings.group,

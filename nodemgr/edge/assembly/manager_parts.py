@@ -53,6 +53,7 @@ from nodemgr.edge.forecast.knowledge import WEIGHTS_NAME, Knowledge
 from nodemgr.edge.forecast.run_keeper import RunKeeper
 from nodemgr.edge.forecast.sample_recorder import SampleRecorder
 from nodemgr.edge.gate.device_gate import Gate
+from nodemgr.edge.gate.node_gate import NodeGate
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuSource, GpuWatcher
 from nodemgr.edge.gpu.use_sampler import UseSampler
@@ -93,6 +94,7 @@ class Foundation:
     service_manager: ServiceManager
     gate: Gate | None
     no_gate: MessageLine
+    node_gate: NodeGate
     launcher: LauncherEndpoint | MakeFactory
     """The launcher of this node's jobs; or the maker of another executor."""
     page: WebPage
@@ -142,8 +144,9 @@ class ManagerParts:
             self._client_verbs,
         )
         self.daemon = Daemon(
-            base.loop, base.clock, state, base.journal, ledgers, ports, base.gate, base.no_gate
-        )
+            base.loop, base.clock, state, base.journal, ledgers, ports, base.gate, base.no_gate,
+            base.node_gate,
+        )  # fmt: skip
         stack.callback(self.daemon.close)
         stack.callback(self.job_orders.close)
         stack.callback(FailureWatch(self.daemon, base.gpus.events).close)
@@ -288,6 +291,7 @@ class ManagerParts:
             self._client,
             sink,
             self._base.gate is not None,
+            self._base.node_gate.closes_jobs,
         )
 
     @cached_property
@@ -306,6 +310,7 @@ class ManagerParts:
             log_bytes=base.settings.job_log_bytes,
             host_of=self._hosts.of,
             is_needed=lambda host: any(job.run.place == host for job in jobs.values()),
+            gate=base.node_gate,
         )
 
 

@@ -71,10 +71,6 @@ class Envs:
         self.faults: dict[str, str] = {}
         """Envs with files or sockets out of place now, each with the reason."""
 
-    def is_behind_gate(self, env: str, pid: int | None) -> bool:
-        """Whether this process of the env sees the GPUs alone that the env holds."""
-        return self._gate is not None and self._gate.holds(env, pid)
-
     def may_enter(self, env: str, who: Identity | Credentials) -> bool:
         """Whether `who` is root, the manager's own user, or a user that the quota names.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -88,6 +88,8 @@ class HubPorts:
     """The launch gates of a gated process's grant; None: it passes none."""
     job_of: Callable[[Sequence[int]], str | None]
     """The job that runs below one of these processes."""
+    open_for: Callable[[Task, int | None], Container[Uuid] | None]
+    """Opens a task's GPUs to its process; returns the GPUs that it sees, or None: all."""
     on_ask: Callable[[Session, Fields], None]
     """Receives the questions and orders of clients."""
     on_runner: Callable[[Session, str, Fields], None]
@@ -124,6 +126,7 @@ class ClientHub:
         self._envs, self._gpus, self._ledgers = built.envs, built.gpus, built.ledgers
         self._peaks = built.peaks
         self._gate_files, self._job_of = built.gate_files, built.job_of
+        self._open_for = built.open_for
         self._on_ask, self._on_runner = built.on_ask, built.on_runner
         self._on_closed = built.on_closed
 
@@ -339,11 +342,9 @@ class ClientHub:
             if files is not None:
                 fds, gates, threads = (*fds, *files.fds), files.slots, files.threads
         beat_ms = self._state.config.beat_ms
-        visible = None
+        visible, seen = None, self._open_for(effect.task, session.pid)
         if session.by_index:
-            env = effect.task.env
-            is_gated = self._envs.is_behind_gate(env, session.pid)
-            visible = driver_numbers(self._state, env, effect.task.gpus, is_gated)
+            visible = driver_numbers(self._state, effect.task.gpus, seen)
         client_sessions.answer_grant(session, effect, beat_ms, fds, gates, threads, visible)
 
     # -- beats --

@@ -34,6 +34,7 @@ from nodemgr.edge.engine.step_engine import StepEngine, StepPorts
 from nodemgr.edge.engine.submission_batches import SubmissionBatches
 from nodemgr.edge.engine.suspension_controller import Answered, SuspensionController
 from nodemgr.edge.gate.device_gate import Gate
+from nodemgr.edge.gate.node_gate import NO_NODE_GATE, NodeGate
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
 from nodemgr.edge.host.clock import Clock
@@ -105,11 +106,12 @@ class Daemon:
         ports: DaemonPorts,
         gate: Gate | None = None,
         no_gate: MessageLine = NO_REASON,
+        node_gate: NodeGate = NO_NODE_GATE,
     ) -> None:
         """`no_gate`: the reason if `gate` is None."""
         self.loop, self.clock, self.state = loop, clock, state
         self.journal, self.ledgers = journal, ledgers
-        self.gate, self.no_gate = gate, no_gate
+        self.gate, self.no_gate, self.node_gate = gate, no_gate, node_gate
         self.known = KnownProcesses(state)
         self.processes = ProcessTable(loop)
         self.process_locations = ProcessLocations(loop)
@@ -153,7 +155,7 @@ class Daemon:
             },
             facts=ledgers.facts,
             refused=ledgers.refused,
-            applied=(hub.slow_beats, node.settle_due_limits),
+            applied=(hub.slow_beats, node.follow_tasks, node.settle_due_limits),
             settled=(self.compute.settle, self.suspensions.settle, node.set_timers),
             unkept_bytes=node.unkept_bytes,
             claim=ledgers.claim,
@@ -181,6 +183,7 @@ class Daemon:
                 self.process_locations,
                 self.beats,
                 self.gate,
+                self.node_gate,
                 around.envs,
                 around.context_sizes,
                 hub.slow_beats_of,
@@ -215,6 +218,7 @@ class Daemon:
             self.peaks,
             self.compute.files_for,
             self.jobs.factory.job_of,
+            node.open_for,
             verbs.on_ask,
             verbs.on_runner,
             verbs.on_closed,
@@ -286,6 +290,7 @@ class Daemon:
             self.submit(events.ProcessGone(key, wall_ns, unreclaimed, peak_bytes))
         self.envs.refresh_all()
         node.settle_gates()
+        self.node_gate.keep_only()
         node.audit(reading)
         self.jobs.resume()
         self.suspensions.resume()

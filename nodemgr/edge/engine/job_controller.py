@@ -18,7 +18,7 @@ from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.encoding import EncodingError
-from nodemgr.core.model.entities import UNDER_WAY, Cause, Job, JobState
+from nodemgr.core.model.entities import UNDER_WAY, Cause, Job, JobState, Uuid
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import launch_hosts
 from nodemgr.core.state.driver_numbers import driver_numbers
@@ -67,6 +67,8 @@ class JobPorts:
     """Receives the status and the log tail of each attempt that ends."""
     has_gate: bool = False
     """Containers see the GPUs alone that their environment holds."""
+    closes_jobs: Callable[[], bool] = lambda: False
+    """Whether a job on the node sees its own GPUs alone, if it is not root's."""
 
 
 def environ(
@@ -197,7 +199,7 @@ class Jobs:
         """Called with the job of each attempt that has ended."""
         self._sink = ports.sink
         self._client = ports.client
-        self._has_gate = ports.has_gate
+        self._has_gate, self._closes_jobs = ports.has_gate, ports.closes_jobs
         self.factory = ports.executor(self)
         self._log_retention = ports.retention(self.factory)
 
@@ -267,16 +269,18 @@ class Jobs:
                 payload.environ,
                 effect,
                 self._client,
-                driver_numbers(
-                    self._state,
-                    effect.env,
-                    effect.gpus,
-                    is_gated=self._has_gate and bool(effect.run.place),
-                ),
+                driver_numbers(self._state, effect.gpus, self._seen(effect, spec.uid)),
             ),
         )
         self.orders_given += 1
         self.factory.create(order)
+
+    def _seen(self, effect: effects.StartJob, uid: int) -> Container[Uuid] | None:
+        """The GPUs that a device gate opens to a job; None: it sees all."""
+        if effect.run.place:
+            held = {uuid for env, uuid in self._state.grants if env == effect.env}
+            return held if self._has_gate else None
+        return effect.gpus if self._closes_jobs() and uid != 0 else None
 
     def _never_run(self, effect: effects.StartJob, status: Status) -> None:
         self.ended(effect.job_id, effect.attempt, status, "", self._clock.wall_ns())

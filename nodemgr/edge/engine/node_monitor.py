@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nodemgr.core.lifecycle import audit, timers
 from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events
-from nodemgr.core.model.entities import MS, Gpu, ProcessKey, Uuid
+from nodemgr.core.model.entities import MS, Gpu, ProcessKey, Task, Uuid
 from nodemgr.core.model.values import replace
 from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.ledger_controller import OlderLimits
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gate.device_gate import Gate
+from nodemgr.edge.gate.node_gate import NodeGate
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.driver_limits import DriverLimits
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
@@ -103,6 +104,7 @@ class NodePorts:
     locations: ProcessLocations
     beats: Beats
     gate: Gate | None
+    node_gate: NodeGate
     envs: Envs
     context_sizes: ContextSizes
     slow_beats: Callable[[ProcessKey], None]
@@ -131,6 +133,9 @@ class NodeMonitor:
         self._known, self._processes = ports.known, ports.processes
         self._locations, self._beats = ports.locations, ports.beats
         self._gate, self._envs, self._context_sizes = ports.gate, ports.envs, ports.context_sizes
+        self._node_gate = ports.node_gate
+        self._minors: Mapping[Uuid, int] = {}
+        """The numbers of device nodes that the tasks were opened with."""
         self._slow_beats = ports.slow_beats
         self.gpus = gpus = ports.watch_gpus(self._gpus_read)
         self.driver_limits = DriverLimits(
@@ -240,6 +245,44 @@ class NodeMonitor:
             for env in self._state.envs:
                 self._move_gate(self._gate, env)
             self._gate.check()
+        if self._node_gate.is_on:
+            if self.gpus.last.minors != self._minors:
+                self._minors = self.gpus.last.minors
+                for task in self._state.tasks.values():
+                    self._follow(task)
+            self._node_gate.check()
+
+    def open_for(self, task: Task, pid: int | None) -> Container[Uuid] | None:
+        """Opens a task's GPUs before its process gets its answer.
+
+        Returns the GPUs that a device gate shows to the process, or None: it sees all.
+        """
+        if self._node_gate.is_on:
+            self._follow(task)
+            if (shown := self._node_gate.shown(pid)) is not None:
+                minors = self.gpus.last.minors
+                return {uuid for uuid, minor in minors.items() if minor in shown}
+        if self._gate is not None and self._gate.holds(task.env, pid):
+            return {uuid for env, uuid in self._state.grants if env == task.env}
+        return None
+
+    def follow_tasks(self, saved: Iterable[effects.Save]) -> None:
+        """The node's gate after a step that changed tasks."""
+        for row in saved if self._node_gate.is_on else ():
+            if row.kind == "task":
+                if isinstance(row.value, Task):
+                    self._follow(row.value)
+                else:
+                    self._node_gate.forget(row.key)
+
+    def _follow(self, task: Task) -> None:
+        minors = self.gpus.last.minors
+        self._node_gate.follow(
+            task.task_id,
+            task.job_id,
+            [pid for key in task.processes if (pid := pid_of(key)) is not None],
+            [minors[uuid] for uuid in task.gpus if uuid in minors],
+        )
 
     # -- GPUs --
 

@@ -30,6 +30,8 @@ from nodemgr.messages import manager_log as log
 PROGRAM = Path(__file__).resolve().parents[2] / "_bin" / "nodemgr-supervisor"
 SOCKET_NAME = "launcher"
 SERVICE = "nodemgr-jobs.service"
+SCOPE_KNOWN = "scope"
+"""Heard after the packet that names the scope."""
 LIMITED = ("cpu", "memory")
 """The controllers of the limits of a job."""
 CAP_SETUID = 7
@@ -208,7 +210,8 @@ class Launcher:
             elif text.startswith("scope "):
                 self.scope = text.removeprefix("scope ").removeprefix("-")
                 self._controllers = _controllers(self.scope)
-                self._say_limits()
+                if self._is_ours:  # a launcher of the version before names it last
+                    self._scope_known()
             else:
                 self._heard(text)
 
@@ -223,12 +226,17 @@ class Launcher:
         """Drops a service of another state directory, which could only refuse."""
         if served == str(self._jobs_dir):
             self._is_ours, self._fault, self._pause_s = True, "", RETRY_S
+            self._scope_known()
             self._changed()
             return
         self._drop()
         self._away(
             doctor.SERVICE_OF_OTHERS(service=SERVICE, served=served, directory=self._jobs_dir)
         )
+
+    def _scope_known(self) -> None:
+        self._say_limits()
+        self._heard(SCOPE_KNOWN)
 
     def _send(self, text: str) -> None:
         self._unsent.append(text.encode())

@@ -40,9 +40,10 @@ from nodemgr.edge.executor import attempt_directory, orphans
 from nodemgr.edge.executor.attempt_directory import AttemptFiles, Beginning, End
 from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
 from nodemgr.edge.executor.last_line import last_line
-from nodemgr.edge.executor.launcher import Launcher, LauncherEndpoint
+from nodemgr.edge.executor.launcher import SCOPE_KNOWN, Launcher, LauncherEndpoint
 from nodemgr.edge.executor.output_writer import CHUNK_BYTES, OutputWriter
 from nodemgr.edge.executor.runner_registry import AttemptName, Handout, Runners, on_the_node
+from nodemgr.edge.gate.node_gate import NO_NODE_GATE, NodeGate
 from nodemgr.edge.kernel.processes import (
     ProcessTable,
     age_ms,
@@ -141,9 +142,10 @@ class NodeFactory:
         launcher: LauncherEndpoint, grace_ms: int = GRACE_MS, log_bytes: int = 0,
         host_of: Callable[[Session], str] = on_the_node,
         is_needed: Callable[[str], bool] = lambda _host: False,
+        gate: NodeGate = NO_NODE_GATE,
     ) -> None:  # fmt: skip
         """`host_of` and `is_needed` are for the runners, which start jobs in containers."""
-        self._loop, self._listener = loop, listener
+        self._loop, self._listener, self._gate = loop, listener, gate
         self._jobs_dir = jobs_dir
         self._grace_ms = grace_ms
         self._log_bytes = log_bytes
@@ -156,6 +158,8 @@ class NodeFactory:
         """Supervisors of attempts that the store does not know."""
         self._table = ProcessTable(loop)
         self._closed = False
+        self._makes_leaves = True
+        """The launcher knows the packet `leaf`."""
         self._told_host: tuple[bool, str] | None = None
         self._launcher = Launcher(loop, launcher, self._heard, self._launcher_changed)
         self._writer = OutputWriter(loop)
@@ -345,7 +349,12 @@ class NodeFactory:
         fault, and a wait would block its GPUs.
         """
         if not attempt.place:
-            is_asked = self._launcher.request(f"start {attempt.files.name}")
+            # with the node's gate the cgroup's GPUs are opened before the job begins
+            is_asked = self._launcher.request(
+                f"leaf {attempt.files.facts().leaf}"
+                if self._gate.closes_jobs() and self._makes_leaves
+                else f"start {attempt.files.name}"
+            )
         elif is_asked := self.runners.start(attempt.place, attempt.name):
             self._loop.call_later(CLAIM_TIMEOUT_S, self._not_claimed, attempt)
         if not is_asked:
@@ -400,12 +409,28 @@ class NodeFactory:
     def _heard(self, packet: str) -> None:
         verb, _, rest = packet.partition(" ")
         words = rest.split(" ")
+        if verb == SCOPE_KNOWN:
+            self._makes_leaves = True
+            self._gate.stand_at(self._launcher.scope)
+            for known in self._attempts.values():
+                self._open_leaf(known)
+            return
+        if packet.startswith("failed - ") and self._makes_leaves:
+            self._makes_leaves = False  # a launcher of the version before
+            self._launcher_changed()
+            return
+        if verb == "leaf":  # ENV/JOB.ATTEMPT
+            words[0] = "/".join(words[0].rpartition("/")[2].rpartition(".")[::2])
         job, _, number = words[0].partition("/")
         attempt = self._attempts.get((job, int(number) if number.isdigit() else 0))
         if attempt is None:
             return
         if verb == "forked":
             self._watch(attempt, process_key(int(words[1]), int(words[2])))
+        elif verb == "leaf" and self._is_open(attempt):
+            self._open_leaf(attempt)
+            if not self._launcher.request(f"start {attempt.files.name}"):
+                self._give_back(attempt)
         elif verb == "failed":
             self._lose(attempt, " ".join(words[1:]), Cause.NOT_STARTED)
         elif verb == "running":
@@ -414,6 +439,11 @@ class NodeFactory:
                 self._notify_started(attempt, began)
         elif verb == "buried" and attempt.mourned and attempt.hunt is None:
             self._end_remains(attempt)
+
+    def _open_leaf(self, attempt: _Attempt) -> None:
+        leaf = "" if attempt.place else attempt.files.facts().leaf
+        if leaf and self._gate.closes_jobs():
+            self._gate.has_leaf(attempt.name[0], Path(self._launcher.scope, leaf))
 
     def _take_up(self, attempt: _Attempt) -> None:
         """Continues from the state in its directory."""
@@ -453,6 +483,7 @@ class NodeFactory:
         if attempt.started:
             return
         attempt.started = True
+        self._open_leaf(attempt)
         if attempt.check_timer is not None:
             attempt.check_timer.cancel()
         self._listener.started(*attempt.name, began.pid or None, began.wall_ns, began.boot_ns)
@@ -689,6 +720,7 @@ class NodeFactory:
             return
         del self._attempts[attempt.name]
         self._told.add(attempt.name)
+        self._gate.has_ended(attempt.name[0])
         if attempt.key is not None:
             del self._supervisors[attempt.key]
             self._table.unwatch(attempt.key)

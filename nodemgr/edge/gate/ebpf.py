@@ -1,4 +1,4 @@
-"""One env's device gate in the kernel: its map and its program, pinned.
+"""The device gates in the kernel, an env's or the node's: its map and its program, pinned.
 
 They outlive the process that made them.
 
@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from nodemgr._native import ffi, lib
 from nodemgr.edge.kernel.device_nodes import DeviceNode
@@ -34,6 +34,21 @@ def env_pins(run_dir: Path, env: str) -> Path:
     return pin_directory(run_dir) / env.replace(".", "%")
 
 
+def node_pins(run_dir: Path) -> Path:
+    """Beside those of the envs, because an env may have any name."""
+    directory = pin_directory(run_dir)
+    return directory.with_name(f"{directory.name}-node")
+
+
+class PlacedDevice(NamedTuple):
+    """A device node for the processes of one cgroup."""
+
+    cgroup: int
+    """The inode of its directory."""
+    major: int
+    minor: int
+
+
 def pinned_envs(run_dir: Path) -> list[Path]:
     """The env_pins() that are there.
 
@@ -46,16 +61,24 @@ def pinned_envs(run_dir: Path) -> list[Path]:
         return []
 
 
-def prepare_bpf() -> str | None:
+def prepare_bpf(*, is_node: bool = False) -> str | None:
     """Mount the BPF file system if it is missing, and try to load the program.
 
     Returns None, or the reason of a failure in one line.
     """
     try:
         _result(lib.nm_gate_mount(os.fsencode(BPF_FS)), f"mount a BPF file system on {BPF_FS}")
+    except OSError as error:
+        return str(error)
+    return try_bpf(is_node=is_node)
+
+
+def try_bpf(*, is_node: bool = False) -> str | None:
+    """The same without the file system."""
+    try:
         with ExitStack() as tried:
-            map_fd = _owned(tried, _result(lib.nm_gate_new_map(), "make a map"))
-            _owned(tried, _result(lib.nm_gate_load(-1, map_fd), "load the program"))
+            map_fd = _owned(tried, _result(lib.nm_gate_new_map(is_node), "make a map"))
+            _owned(tried, _result(lib.nm_gate_load(-1, map_fd, is_node), "load the program"))
     except OSError as error:
         return str(error)
     return None
@@ -63,6 +86,8 @@ def prepare_bpf() -> str | None:
 
 class PinnedGate:
     """The map and the program of an env. Made by make() or found(); owns both descriptors."""
+
+    IS_NODE: ClassVar[bool] = False
 
     def __init__(self, map_fd: int, program_fd: int) -> None:
         self._map_fd = map_fd
@@ -77,11 +102,11 @@ class PinnedGate:
         """
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with ExitStack() as owned:
-            map_fd = _owned(owned, _open_map(directory / MAP))
+            map_fd = _owned(owned, _open_map(directory / MAP, cls.IS_NODE))
             loaded = _owned(
                 owned,
                 _result(
-                    lib.nm_gate_load(-1 if caps_major is None else caps_major, map_fd),
+                    lib.nm_gate_load(-1 if caps_major is None else caps_major, map_fd, cls.IS_NODE),
                     "load the program",
                 ),
             )
@@ -112,20 +137,25 @@ class PinnedGate:
             raise
 
     def open_devices(self) -> set[DeviceNode]:
-        found = set()
-        before, device = ffi.NULL, ffi.new("struct nm_device *")
-        while _result(lib.nm_gate_next_open(self._map_fd, before, device), "read the map"):
-            found.add(DeviceNode(device.major, device.minor))
-            before, device = device, ffi.new("struct nm_device *")
-        return found
+        return {DeviceNode(key.major, key.minor) for key in self._keys("struct nm_device *")}
 
     def set_open(self, devices: set[DeviceNode]) -> None:
         """Opens exactly these devices; shuts the others first."""
         now = self.open_devices()
         for device in now - devices:
-            _result(lib.nm_gate_set_shut(self._map_fd, device), f"shut {device}")
+            self._move("struct nm_device *", device, is_open=False)
         for device in devices - now:
-            _result(lib.nm_gate_set_open(self._map_fd, device), f"open {device}")
+            self._move("struct nm_device *", device, is_open=True)
+
+    def _keys(self, kind: str) -> Iterator[Any]:
+        before, key = ffi.NULL, ffi.new(kind)
+        while _result(lib.nm_gate_next_open(self._map_fd, before, key), "read the map"):
+            yield key
+            before, key = key, ffi.new(kind)
+
+    def _move(self, kind: str, key: tuple[int, ...], *, is_open: bool) -> None:
+        move = lib.nm_gate_set_open if is_open else lib.nm_gate_set_shut
+        _result(move(self._map_fd, ffi.new(kind, key)), f"{'open' if is_open else 'shut'} {key}")
 
     def attach(self, cgroup: Path) -> bool:
         """Attaches to a cgroup and all below it; False: it was attached already."""
@@ -156,6 +186,24 @@ class PinnedGate:
         os.close(self._program_fd)
 
 
+class PinnedNodeGate(PinnedGate):
+    """The map and the program of the node's logins and jobs."""
+
+    IS_NODE = True
+
+    def entries(self) -> set[PlacedDevice]:
+        kind = "struct nm_place *"
+        return {PlacedDevice(key.cgroup, key.major, key.minor) for key in self._keys(kind)}
+
+    def move(self, place: PlacedDevice, *, is_open: bool) -> None:
+        self._move("struct nm_place *", place, is_open=is_open)
+
+    def detach(self, cgroup: Path) -> None:
+        """No fault where it is not attached."""
+        with _directory(cgroup) as descriptor:
+            _result(lib.nm_gate_detach(descriptor, self._program_fd), f"detach from {cgroup}")
+
+
 def unpin(directory: Path, devices: set[DeviceNode] | None = None) -> None:
     """Opens these devices (default: none), then removes the env's pins.
 
@@ -168,6 +216,11 @@ def unpin(directory: Path, devices: set[DeviceNode] | None = None) -> None:
     else:
         gate.set_open(devices or set())
         gate.close()
+    remove_pins(directory)
+
+
+def remove_pins(directory: Path) -> None:
+    """Attached programs go on without."""
     for path in directory.iterdir() if directory.is_dir() else ():
         path.unlink()
     if directory.is_dir():
@@ -176,14 +229,14 @@ def unpin(directory: Path, devices: set[DeviceNode] | None = None) -> None:
             directory.parent.rmdir()
 
 
-def _open_map(path: Path) -> int:
+def _open_map(path: Path, is_node: bool) -> int:
     result = lib.nm_gate_open_pin(os.fsencode(path))
     if result >= 0:
-        if lib.nm_gate_is_map(result):
+        if lib.nm_gate_is_map(result, is_node):
             return int(result)
         os.close(result)
         raise FileExistsError(messages.NO_MAP_OF_GATE(path=path))
-    fresh = _result(lib.nm_gate_new_map(), "make a map")
+    fresh = _result(lib.nm_gate_new_map(is_node), "make a map")
     try:
         _result(lib.nm_gate_pin(fresh, os.fsencode(path)), f"pin {path}")
     except OSError:

@@ -29,6 +29,7 @@ DESCRIPTORS_PER_ENV = 4
 """Two listeners, two ledger files."""
 MAX_AGE_NS = 10_000_000_000
 NO_LIMITS, NO_GATE = messages.DRIVER_KEEPS_NO_LIMITS(), messages.GATE_OFF_BY_SETTING()
+NO_NODE_GATE = messages.NODE_GATE_OFF()
 BY_TURNS = messages.SHARES_BY_TURNS()
 SUSPENSION_WORKS = messages.SUSPENSION_WORKS()
 OWN_LAUNCHER = messages.JOBS_BY_OWN_LAUNCHER(limits=messages.JOBS_IN_CGROUPS())
@@ -56,6 +57,7 @@ class CheckContext:
     cdi_fault: MessageLine | None = None
     gate: tuple[bool, MessageLine] = (True, NO_GATE)
     """(Whether the device gate is well, its state in one line)."""
+    node_gate: tuple[bool, MessageLine] = (True, NO_NODE_GATE)
     envs: int = 0
     quota_gpus: int = 0
     """The GPUs of all quotas together."""
@@ -202,6 +204,10 @@ def _gate(around: CheckContext) -> tuple[bool, MessageLine]:
     return around.gate
 
 
+def _node_gate(around: CheckContext) -> tuple[bool, MessageLine]:
+    return around.node_gate
+
+
 def _jobs(around: CheckContext) -> tuple[bool, MessageLine]:
     return around.jobs
 
@@ -226,6 +232,7 @@ CHECKS = (
     ManagerCheck(messages.CHECK_CONTAINERS, _containers),
     ManagerCheck(messages.CHECK_UDP, _udp),
     ManagerCheck(messages.CHECK_GATE, _gate),
+    ManagerCheck(messages.CHECK_NODE_GATE, _node_gate),
     ManagerCheck(messages.CHECK_JOBS, _jobs),
     ManagerCheck(messages.CHECK_KNOWN_JOBS, _unknown),
     ManagerCheck(messages.CHECK_SCHEDULER, _scheduler),

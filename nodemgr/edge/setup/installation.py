@@ -31,6 +31,7 @@ from nodemgr.core.views import cdi
 from nodemgr.edge.executor.launcher import PROGRAM as SUPERVISOR
 from nodemgr.edge.executor.launcher import SERVICE as JOBS_UNIT
 from nodemgr.edge.gate.device_gate import Gate
+from nodemgr.edge.gate.node_gate import NodeGate
 from nodemgr.edge.host.rundir import PAGE_GROUP, make_open, replace
 from nodemgr.edge.setup import settings_reference
 from nodemgr.edge.setup.settings import SYSTEM_CONFIG_FILE
@@ -333,11 +334,15 @@ class ServiceUnit:
         return UNIT in machine.record and machine.at(WANTED_FILE).is_symlink()
 
 
+CGROUPS = Path("/sys/fs/cgroup/system.slice")
+JOBS_SCOPE = "nodemgr-jobs.scope"
+
+
 class Traces:
     """Remains of a manager that are useless without one.
 
     They are a device of containers that leads nowhere, sockets, and gates: no other program would
-    open these to the containers behind them.
+    open these to the containers behind them. The scope of the jobs ends if no job runs in it.
     """
 
     def plan(self, machine: Machine) -> PlannedStep:
@@ -354,6 +359,11 @@ class Traces:
     def undo(self, machine: Machine) -> None:
         if machine.root == Path("/"):
             Gate.lift(SYSTEM_RUN_DIR)
+            NodeGate.lift(SYSTEM_RUN_DIR)
+        scope = machine.at(CGROUPS / JOBS_SCOPE)
+        running = [path for path in scope.glob("*/*/cgroup.procs") if path.read_text()]
+        if scope.exists() and not running and machine.is_running:
+            machine.run(["systemctl", "stop", JOBS_SCOPE])
         for path in self._paths(machine):
             if path.is_dir():
                 shutil.rmtree(path)

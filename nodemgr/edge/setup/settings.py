@@ -70,6 +70,8 @@ class Settings:
     auto: the gate is used on a real node if the host can. on: without it the manager does not
     start.
     """
+    gate_node: bool = False
+    """Whether logins and jobs of the node open the GPUs of their own tasks alone."""
     job_log_sink: str = "file"
     """One of JOB_LOG_SINKS: the place of the end of each job's output beside the history.
 
@@ -328,6 +330,13 @@ OPTIONS = (
         "The device gate of containers. auto: where root, the kernel and cgroup v2 allow, "
         "on a real node; on: else the manager does not "
         "start; off: containers can open every GPU that they were given.",
+    ),
+    SettingRow(
+        "gate_node",
+        _BOOLEAN,
+        "Whether a process outside of containers opens a GPU only while a task in its cgroup has a "
+        "lease on it: logins (user.slice) and jobs, root exempt. Services are not closed. Where "
+        "the node cannot do it, the manager does not start.",
     ),
     SettingRow(
         "job_log_sink",

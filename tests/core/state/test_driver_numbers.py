@@ -9,16 +9,16 @@ from tests.core.world import Node
 
 
 @pytest.mark.parametrize(
-    ("gpus", "is_gated", "numbers"),
+    ("gpus", "seen", "numbers"),
     [
-        (("GPU-1", "GPU-3"), False, ("1", "3")),
-        (("GPU-1", "GPU-3"), True, ("0", "1")),
-        (("GPU-3",), True, ("1",)),
-        ((), True, ()),
+        (("GPU-1", "GPU-3"), None, ("1", "3")),
+        (("GPU-1", "GPU-3"), ("GPU-3", "GPU-1"), ("0", "1")),
+        (("GPU-3",), ("GPU-1", "GPU-3"), ("1",)),
+        ((), (), ()),
     ],
 )
 def test_the_numbers_follow_what_the_process_sees(
-    gpus: tuple[str, ...], is_gated: bool, numbers: tuple[str, ...]
+    gpus: tuple[str, ...], seen: tuple[str, ...] | None, numbers: tuple[str, ...]
 ) -> None:
     node = Node(4)
     node.quota("bob", 4)
@@ -28,4 +28,4 @@ def test_the_numbers_follow_what_the_process_sees(
     node.asks("bob", 3, 1)
     node.asks("alice", 4, 1)
     assert [node.gpus_of(2), node.gpus_of(4)] == [[1], [3]]
-    assert driver_numbers(node.state, "alice", gpus, is_gated) == numbers
+    assert driver_numbers(node.state, gpus, seen) == numbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.vm.cases import installing, losing, packages, services
+from tests.vm.cases import closing, installing, losing, packages, services
 from tests.vm.cases.lab import Lab
 
 Case = Callable[[Lab], str]
@@ -17,6 +17,7 @@ CASES: dict[str, Case] = {
     "restart": services.restart,
     "watchdog": services.watchdog,
     "hardening": services.hardening,
+    "gate": closing.gate,
     "reboot": losing.reboot,
     "power-cut": losing.power_cut,
     "upgrade": installing.upgrade,

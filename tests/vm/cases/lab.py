@@ -76,11 +76,11 @@ def ready(machine: Machine) -> None:
 
 def hold(machine: Machine, env: str) -> None:
     """A task with 1 GiB on a GPU, which goes on in a unit of its own."""
-    program = "/opt/nodemgr/lib/python3*/site-packages/nodemgr/_sim/hold"
-    command = (
-        f"tail -f /dev/null | nodemgr run --env {env} --gpus 1 -- $(echo {program}) -b 1073741824"
-    )
-    machine.run(f"echo '{command} > /run/hold.out' > /run/hold.sh; rm -f /run/hold.out")
+    # below the virtual environment: of the wheel or of the package
+    program = "$(dirname $(readlink -f $(command -v nodemgr)))/../lib/python3*/site-packages"
+    command = f"nodemgr run --env {env} --gpus 1 -- {program}/nodemgr/_sim/hold -b 1073741824"
+    machine.run(f"echo 'tail -f /dev/null | {command} > /run/hold.out' > /run/hold.sh")
+    machine.run("rm -f /run/hold.out")
     machine.run("systemd-run --quiet --unit=hold sh /run/hold.sh")
     wait_for(machine, "grep -q error /run/hold.out")
 
