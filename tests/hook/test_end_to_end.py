@@ -341,8 +341,9 @@ def test_the_same_in_c(node: Manager, alice: str, bob: str, wait: str, start: st
             timeout=WAIT_LIMIT_S
         )
     holding.communicate(timeout=WAIT_LIMIT_S)
-    (line,) = (line for line in stderr.splitlines() if line.startswith(start))
-    assert line.endswith("; the program continues on the CPU (no_gpu=cpu)")
+    lines = [line for line in stderr.splitlines() if line.startswith(start)]
+    assert len(lines) == 1, stderr
+    assert lines[0].endswith("; the program continues on the CPU (no_gpu=cpu)")
 
 
 @SHIM
