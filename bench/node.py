@@ -66,11 +66,13 @@ class Node:
             stderr=subprocess.PIPE,
         )
         assert self._process.stderr is not None
-        line = self._process.stderr.readline().decode()
-        if "ready on" not in line:
-            raise SystemExit(f"the manager did not start: {line}")
+        lines = []
+        while not lines or "ready on" not in lines[-1]:  # what it warns of comes first
+            lines.append(self._process.stderr.readline().decode())
+            if not lines[-1]:
+                raise SystemExit(f"the manager did not start: {''.join(lines)}")
         self.pid = self._process.pid
-        self.ready_line = line
+        self.ready_line = lines[-1]
 
     def call(self, verb: str, **arguments: object) -> dict[str, Any]:
         with ControlClient(self.run_dir, timeout_s=60) as client:

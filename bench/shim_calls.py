@@ -133,7 +133,8 @@ def node() -> Iterator[Node]:
         manager = subprocess.Popen(serve, env=environ, stderr=subprocess.PIPE, text=True)
         stack.callback(_end, manager)
         assert manager.stderr is not None
-        manager.stderr.readline()
+        while "ready on" not in (line := manager.stderr.readline()):
+            assert line, "the manager did not start"
         for name in ("bench", "alone"):
             quota = [
                 sys.executable,
