@@ -54,6 +54,8 @@ FIGURE = r" +[0-9][0-9.,]*"
 ROWS = {
     "beats": ["20 tasks hold a lease, [0-9]+ of them are heard of",
         f"packets, bare epoll [+] recv{FIGURE}", f"manager{FIGURE}"],
+    "cluster/head": [f"first, [0-9]+ jobs get a node{FIGURE}", f"after 64 ends{FIGURE}{FIGURE}",
+        f"report, stored{FIGURE}{FIGURE}", f"an idle head, % of a core{FIGURE}"],
     "connect_flood": [f"calm{FIGURE}", f"busy{FIGURE}", f"beside 1 strangers{FIGURE}"],
     "core_step": [f"Acquire.*?{FIGURE}{FIGURE}", f"Match, 10 jobs start{FIGURE}{FIGURE}",
         f"50 jobs behind one lease{FIGURE}"],
