@@ -664,7 +664,7 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/cluster/orders.py": "tests/core/cluster/test_answers.py",
     "nodemgr/cli/admins/head.py": "tests/head/test_head_process.py",
     "nodemgr/cli/admins/node.py": "tests/head/test_head_process.py",
-    "nodemgr/head/node_orders.py": "tests/head/test_verbs.py",
+    "nodemgr/head/node_orders.py": "tests/head/test_real_links.py",
     "nodemgr/head/node_words.py": "tests/head/test_verbs.py",
     "nodemgr/head/rows.py": "tests/head/test_verbs.py",
     "nodemgr/head/node_sessions.py": "tests/head/test_service.py",
