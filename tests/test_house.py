@@ -834,7 +834,7 @@ def test_the_rooms_stand_in_the_architecture() -> None:
         for path in (ROOT / "nodemgr" / hall).glob("*/__init__.py")
     ]
     folders += [path.parent for path in (ROOT / "client_plugin").glob("*/**/__init__.py")]
-    folders += [ROOT / "nodemgr" / "messages", ROOT / "nodemgr" / "placement"]
+    folders += [ROOT / "nodemgr" / name for name in ("head", "messages", "placement")]
     found = {}
     for folder in folders:
         text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))

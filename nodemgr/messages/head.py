@@ -44,7 +44,7 @@ NODE_HOLDS = Message(
     "nodemgr node drain {node} and wait for them, or, where it is gone, nodemgr node lost {node}",
     code="refused",
 )
-HEAD_LISTENS = Notice("head {head} (generation {generation}): nodes reach it at {address}")
+HEAD_LISTENS = Notice("head {head} (generation {generation}) is ready: nodes reach it at {address}")
 HEAD_LISTENS_NOWHERE = Message(
     "head {head} has no address, so no node can reach it",
     "name one with nodemgr head setup --address HOST:PORT",

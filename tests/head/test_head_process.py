@@ -74,5 +74,5 @@ def test_a_head_from_setup_to_restore(tmp_path: Path) -> None:
         assert process.wait(WAIT_LIMIT_S) == 0
     assert "generation 2" in head.says("head", "restore", str(tmp_path / "copy"))
     with head.serves():
-        assert "generation 2" in head.line
+        assert "(generation 2) is ready" in head.line
         assert "9" in head.says("quota", "set", "ann", "--cluster", "--gpus", "9")
