@@ -44,7 +44,7 @@ def _stop(racers: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def _has_its_grant(manager: Manager, env: str) -> bool:
-    """What a dead process wrote into its own environment's ledger may count for a second."""
+    """Whether it gets all of its grant. A dead process's words in its ledger count for a second."""
     held = manager.hold(env, "-b", str(GRANT_BYTES - CONTEXT_BYTES), "-s", "0")
     held.communicate(timeout=WAIT_LIMIT_S)
     return held.returncode == 0
