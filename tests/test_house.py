@@ -557,8 +557,11 @@ ROOMS = {
         "edge.kernel edge.store edge.rpc edge.admin"
 
                 " edge.clients edge.gpu edge.engine edge.setup paths ways",
-    "edge.placement": "core.placement _native",
     "edge.links": "edge.host",
+    "edge.member":
+        "core.model core.state core.views edge.host edge.rpc edge.links edge.clients "
+        "edge.engine edge.setup edge.api",
+    "edge.placement": "core.placement _native",
     "edge.page": "edge.host",
     "edge.web":
         "core.model core.state core.lifecycle core.requests edge.host edge.store edge.rpc "
@@ -567,7 +570,7 @@ ROOMS = {
     "edge.assembly":
         "core.manager edge.host edge.kernel edge.store edge.rpc edge.clients edge.ledger edge.gpu "
         "edge.compute edge.gate edge.containers edge.executor edge.engine edge.setup edge.api "
-        "edge.web edge.suspension edge.forecast edge.placement",
+        "edge.web edge.suspension edge.forecast edge.placement edge.member",
     "head":
         "core.model core.state core.cluster core.views edge.admin edge.api edge.host edge.links "
         "edge.rpc edge.store paths ways",
@@ -646,6 +649,11 @@ TESTED_ELSEWHERE = {
     "nodemgr/edge/links/node_link.py": "tests/edge/links/test_head_links.py",
     "nodemgr/edge/links/pace.py": "tests/edge/links/test_head_links.py",
     "nodemgr/edge/links/sockets.py": "tests/edge/links/test_head_links.py",
+    "nodemgr/edge/member/asks.py": "tests/edge/member/test_cluster_member.py",
+    "nodemgr/edge/member/joined.py": "tests/edge/member/test_cluster_member.py",
+    "nodemgr/edge/member/membership.py": "tests/edge/member/test_cluster_member.py",
+    "nodemgr/edge/member/delegation.py": "tests/edge/member/test_cluster_member.py",
+    "nodemgr/edge/member/node_summary.py": "tests/edge/member/test_cluster_member.py",
     "nodemgr/edge/ledger/native_ledger.py": "tests/ledger/test_native_ledger.py",
     "nodemgr/edge/gate/device_gate.py": "tests/gate/test_manager.py",
     "nodemgr/edge/gate/node_gate.py": "tests/gate/test_node_gate.py",

@@ -51,7 +51,8 @@ ANSWER_TIMEOUT_S = 5.0
 BUSY_CODE = "busy"
 """The code of a refusal that a moment later may be none."""
 REFUSAL_EXITS = {
-    "usage": Exit.USAGE, "quota": Exit.QUOTA_REFUSES, "unknown_env": Exit.QUOTA_REFUSES
+    "usage": Exit.USAGE, "quota": Exit.QUOTA_REFUSES, "unknown_env": Exit.QUOTA_REFUSES,
+    "away": Exit.UNREACHABLE,
 }  # fmt: skip
 """A refusal's code, where it is no plain failure."""
 DENIAL_EXITS = {

@@ -25,7 +25,8 @@ MAX_DIGITS = 19
 ARRAY_FORM = "write indices and ranges: 0-9 or 0-9,12"
 COMPLETED_ENDED = 50
 """The most ended jobs, the last ones, that a shell completes."""
-JOB_FORM = r"j[0-9]{1,15}(\.([0-9]{1,10}|\*))?"
+JOB_FORM = r"j[0-9]{1,15}(\.([0-9]{1,10}|\*))?|c[0-9]{1,15}"
+"""`c12`: a job of the cluster's head."""
 
 
 def count(low: int, high: Optional[int] = None) -> ValueKind:

@@ -151,6 +151,8 @@ def run(said: Said) -> int:
         "environ": around.environ(program) + wished_variables(wished, said.visible_as),
         "umask": around.umask, "key": new_key(), **wished,
     }  # fmt: skip
+    if said.here:
+        arguments["here"] = True
     if said.predict:
         arguments.update(_features(said))
     elif (
@@ -311,6 +313,10 @@ VERB = Verb(
                 "options. An option given here holds for each line that does not "
                 "name it."
             ),
+        ),
+        VerbOption(
+            "--here",
+            help="On a node of a cluster: queue on this node, not at the head.",
         ),
         VerbOption(
             "--no-wait",

@@ -1,7 +1,8 @@
-"""`nodemgr node list|show|drain|resume|lost|remove`: the nodes of a cluster, at the head."""
+"""`nodemgr node list|show|drain|resume|lost|remove|join|leave`: the nodes of a cluster."""
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import click
@@ -104,3 +105,32 @@ def remove(node: str, run_dir: str | None) -> None:
     """Forget NODE, which has no job of the cluster."""
     asking.cluster(run_dir).call("node_remove", node=node, by=choice.user())
     click.echo(f"{node} is no node of the cluster any more.")
+
+
+@command.command("join")
+@click.argument("head")
+@click.argument("word")
+@click.option("--name", help="The node's name in the cluster.")
+@click.option(
+    "--take-over", is_flag=True, help="Environments that the head has too are the head's from now."
+)
+@options.run_dir_option
+def join(head: str, word: str, name: str | None, take_over: bool, run_dir: str | None) -> None:
+    """Join this node to the cluster of HEAD (HOST:PORT), by a WORD of `nodemgr head word`.
+
+    No job may wait or run on the node.
+    """
+    told = asking.control(run_dir).call(
+        "node_join", address=head, word=word, node=name or socket.gethostname().partition(".")[0],
+        take_over=take_over, by=choice.user(),
+    )  # fmt: skip
+    click.echo(f"This node is {told['node']} of {told['head']}.")
+
+
+@command.command("leave")
+@click.option("--force", is_flag=True, help="Also with jobs of the cluster, and without the head.")
+@options.run_dir_option
+def leave(force: bool, run_dir: str | None) -> None:
+    """Leave the cluster. Environments of the cluster stay on the node, as its own."""
+    told = asking.control(run_dir).call("node_leave", force=force, by=choice.user())
+    click.echo(f"This node has left {told['head']}.")

@@ -115,7 +115,11 @@ class AssignmentOperations:
         """Answers with the row of the key, once it is stored."""
         if who.env is None or not self._launch_hosts.is_root(who.session):
             raise OperationError(messages.ROOTS_ORDER())
-        submission = self._submission(who.name, who.env, given)
+        return self.take(who.name, who.env, given)
+
+    def take(self, by: str, env: str, given: dict[str, Any], refusal: str = "") -> Later:
+        """The same by the link. `refusal`: why this node starts nothing under the key."""
+        submission = self._submission(by, env, given, refusal)
 
         def begin(reply: Reply) -> None:
             self._daemon.submissions.submit(
@@ -141,13 +145,15 @@ class AssignmentOperations:
         code = "store" if answered.code is DenyCode.STORE_FULL else "refused"
         return OperationError(relayed(answered.reason), code)
 
-    def _submission(self, by: str, env: str, given: dict[str, Any]) -> events.Submission:
+    def _submission(
+        self, by: str, env: str, given: dict[str, Any], refusal: str
+    ) -> events.Submission:
         rest = {name: given[name] for name in given if name not in ("key", "number")}
         uid, user = rest.pop("uid"), rest.pop("user")
         spec = JobSpec("", user, uid, rest.pop("gid"), rest.pop("umask", 0o022))
         command, leader = rest.pop("argv"), rest.pop("leader", ())
         payload = JobPayload(leader + command, rest.pop("cwd"), rest.pop("environ"))
-        waited_ns, refusal = rest.pop("waited_ms", 0) * MS, _stranger(user, uid)
+        waited_ns, refusal = rest.pop("waited_ms", 0) * MS, refusal or _stranger(user, uid)
         is_default = rest.get("gpus") is None
         run = run_specs.take(rest, command, "", is_elastic=bool(leader))
         wished: dict[str, Any] = {"priority": None, **rest}

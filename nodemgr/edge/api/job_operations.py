@@ -343,9 +343,10 @@ class JobOperations:
         if why is not None and (run.cpus is not None or run.host_memory_bytes is not None):
             lines.append(found.JOBS_WITHOUT_LIMITS(why=why))
         env = self._daemon.state.envs.get(submission.env)
-        yields = env is not None and (
-            submission.task_class or env.quota.task_class
-        ) is TaskClass.BEST_EFFORT
+        yields = (
+            env is not None
+            and (submission.task_class or env.quota.task_class) is TaskClass.BEST_EFFORT
+        )
         if yields and run.signal is not None and run.signal.before_ms > fields.MAX_YIELD_MS:
             most = format_duration(fields.MAX_YIELD_MS)
             lines.append(messages.YIELDS_SOONER(most=most))

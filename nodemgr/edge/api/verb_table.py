@@ -121,11 +121,18 @@ def verb(
     return mark
 
 
+Begin = Callable[[Speaker, str, Any, Reply], None]
+Elsewhere = Callable[[Begin, Speaker, str, object, Reply], bool]
+"""Takes an order that is not this node's alone; False: it is. It may begin a part of it here."""
+
+
 class Verbs:
     """The rows of all homes of handlers, and the one way in which an order is carried out."""
 
-    def __init__(self, daemon: Daemon, views: Views, homes: Iterable[object]) -> None:
-        self._daemon, self._views = daemon, views
+    def __init__(
+        self, daemon: Daemon, views: Views, homes: Iterable[object], elsewhere: Elsewhere
+    ) -> None:
+        self._daemon, self._views, self._elsewhere = daemon, views, elsewhere
         self.rows: dict[str, VerbRow] = {}
         for home in homes:
             for name, method in inspect.getmembers(type(home), inspect.isfunction):
@@ -167,6 +174,29 @@ class Verbs:
 
         `in_turn`: takes the work after a wait. `has_turn`: work that waits for nothing needs none.
         """
+
+        def here(caller: Speaker, name: str, given: Any, reply: Reply) -> None:
+            self.begin_here(caller, name, given, reply, in_turn, has_turn=has_turn)
+
+        try:
+            if self._elsewhere(here, caller, name, given, reply):
+                return
+        except OperationError as error:
+            reply(error)
+            return
+        here(caller, name, given, reply)
+
+    def begin_here(
+        self,
+        caller: Speaker,
+        name: str,
+        given: object,
+        reply: Reply,
+        in_turn: Callable[[Callable[[], None]], None] = lambda work: work(),
+        *,
+        has_turn: bool = True,
+    ) -> None:
+        """The same on this node in any case."""
         try:
             row, arguments = self.find(caller, name, given)
         except OperationError as error:

@@ -64,6 +64,7 @@ from nodemgr.edge.host.loop import SwallowingSelector
 from nodemgr.edge.host.systemd import ServiceManager
 from nodemgr.edge.kernel.ownership import Belonging
 from nodemgr.edge.ledger.registry import Ledgers
+from nodemgr.edge.member.membership import ClusterMembership
 from nodemgr.edge.placement.learned import LearnedScores
 from nodemgr.edge.rpc.operation import Reply
 from nodemgr.edge.setup.settings import Settings
@@ -149,6 +150,8 @@ class ManagerParts:
         )  # fmt: skip
         stack.callback(self.daemon.close)
         stack.callback(self.job_orders.close)
+        stack.callback(self.membership.close)
+        self.membership.go_on()
         stack.callback(FailureWatch(self.daemon, base.gpus.events).close)
         idle = IdleWatch(self.daemon, self.views.when_figures, self.views.readings)
         self.daemon.informer.subscribe(idle.news, NEWS)
@@ -197,6 +200,10 @@ class ManagerParts:
             settings.group,
             forecasts,
         )
+        assignments = AssignmentOperations(daemon, self._hosts)
+        self.membership = ClusterMembership(
+            daemon, assignments, lambda: self.verbs, self._hosts, settings
+        )
         self._page_verbs = self._base.page.verbs(daemon, self.views, self._tokens.tokens)
         self.verbs = Verbs(
             daemon,
@@ -207,11 +214,13 @@ class ManagerParts:
                 TaskOperations(daemon),
                 orders,
                 forecasts,
-                AssignmentOperations(daemon, self._hosts),
+                assignments,
+                self.membership,
                 PastUse(daemon, self._past),
                 self._tokens,
                 self._page_verbs,
             ),
+            self.membership.elsewhere,
         )
         questions = Questions(daemon, self.verbs)
         closed = (orders.closed, questions.closed)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import zmq
 from zmq.utils import z85
 
-from nodemgr.edge.links.sockets import Reader, Socket
+from nodemgr.edge.links.sockets import Socket, SocketReader
 
 _ASKED_AT = "inproc://zeromq.zap.01"
 _VERSION, _CURVE = b"1.0", b"CURVE"
@@ -33,7 +33,7 @@ class Admission:
         self._socket = context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(_ASKED_AT)
-        self._reader = Reader(loop, self._socket, self._asked)
+        self._reader = SocketReader(loop, self._socket, self._asked)
 
     def _asked(self, frames: list[zmq.Frame]) -> None:
         asked = [frame.bytes for frame in frames]

@@ -59,7 +59,7 @@ def encode(kind: str, fields: Frame, session: int = 0, number: int = 0) -> bytes
     return raw
 
 
-class Numbers:
+class SessionNumbers:
     """The numbers of one session at one end."""
 
     def __init__(self, session: int) -> None:

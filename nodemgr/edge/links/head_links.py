@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import zmq
 
 from nodemgr.edge.links.admission import Admission
-from nodemgr.edge.links.frames import Frame, FrameTooLong, Numbers, decode, encode
+from nodemgr.edge.links.frames import Frame, FrameTooLong, SessionNumbers, decode, encode
 from nodemgr.edge.links.keys import KeyPair, is_key
 from nodemgr.edge.links.pace import MAX_FRAMES, PACE, Pace
-from nodemgr.edge.links.sockets import Reader, Socket, bounded
+from nodemgr.edge.links.sockets import Socket, SocketReader, bounded
 
 _SHIFTS = 8
 """Parts of a beat's time; each session has its turn in one of them."""
@@ -48,7 +48,7 @@ class HeadEvents(Protocol):
 class _Session:
     def __init__(self, node: str, route: bytes, number: int, heard_s: float) -> None:
         self.node, self.route = node, route
-        self.numbers = Numbers(number)
+        self.numbers = SessionNumbers(number)
         self.heard_s = heard_s
         self.frames = 0
         """Since its last turn."""
@@ -93,7 +93,7 @@ class HeadLinks:
             self._admission.close()
             self._context.term()
             raise
-        self._reader = Reader(loop, self._socket, self._take)
+        self._reader = SocketReader(loop, self._socket, self._take)
         self._shift, self._due_s = 0, loop.time()
         self._timer = loop.call_soon(self._tick)
 

@@ -12,7 +12,7 @@ from typing import Any
 import zmq
 
 from nodemgr.edge.links.frames import Frame, encode
-from nodemgr.edge.links.keys import Word
+from nodemgr.edge.links.keys import OneTimeWord
 from nodemgr.edge.links.node_link import Dealer
 from nodemgr.edge.links.pace import PACE, Pace
 from nodemgr.edge.links.sockets import Socket
@@ -25,7 +25,7 @@ class Joining:
         self,
         loop: asyncio.AbstractEventLoop,
         address: str,
-        word: Word,
+        word: OneTimeWord,
         said: Frame,
         done: Callable[[dict[str, Any] | str], None],
         pace: Pace = PACE,

@@ -30,7 +30,7 @@ class KeyPair(NamedTuple):
     secret: str
 
 
-class Word(NamedTuple):
+class OneTimeWord(NamedTuple):
     """An administrator takes it from the head to a new node."""
 
     head_key: str
@@ -64,17 +64,17 @@ def is_key(value: object) -> bool:
         return False
 
 
-def new_word(head_key: str) -> Word:
-    return Word(head_key, new_pair())
+def new_word(head_key: str) -> OneTimeWord:
+    return OneTimeWord(head_key, new_pair())
 
 
-def read_word(text: str) -> Word:
+def read_word(text: str) -> OneTimeWord:
     """Raises ValueError: it is no word."""
     both = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
     if len(both) != 2 * _KEY_BYTES:
         raise ValueError("not a word of a head")
     head_key, secret = both[:_KEY_BYTES], both[_KEY_BYTES:]
-    return Word(z85.encode(head_key).decode(), pair_of(z85.encode(secret).decode()))
+    return OneTimeWord(z85.encode(head_key).decode(), pair_of(z85.encode(secret).decode()))
 
 
 def load(path: Path) -> KeyPair:

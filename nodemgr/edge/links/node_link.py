@@ -17,10 +17,10 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from nodemgr.edge.links.frames import Frame, Numbers, decode, encode
+from nodemgr.edge.links.frames import Frame, SessionNumbers, decode, encode
 from nodemgr.edge.links.keys import KeyPair
 from nodemgr.edge.links.pace import PACE, Pace
-from nodemgr.edge.links.sockets import Reader, Socket, bounded
+from nodemgr.edge.links.sockets import Socket, SocketReader, bounded
 
 _FAILED: Mapping[zmq.Event, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the head does not know this node's key",
@@ -53,8 +53,8 @@ class Dealer:
         self._socket.curve_serverkey = head_key.encode()
         self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self._socket.setsockopt(zmq.IPV6, 1)
-        self._life = Reader(loop, self._socket.get_monitor_socket(), self._reported)
-        self._reader = Reader(loop, self._socket, self._take)
+        self._life = SocketReader(loop, self._socket.get_monitor_socket(), self._reported)
+        self._reader = SocketReader(loop, self._socket, self._take)
         self._socket.connect(f"tcp://{address}")
 
     def send(self, raw: bytes) -> bool:
@@ -109,7 +109,7 @@ class NodeLink:
         self._peer = self._context, address, head_key, own
         self._hello, self._on_message, self._on_state = hello, on_message, on_state
         self._dealer: Dealer | None = None
-        self._numbers: Numbers | None = None
+        self._numbers: SessionNumbers | None = None
         self._heard_s, self._due_s = 0.0, 0.0
         self._tries, self._spread_s = 0, 0.0
         self.why = "not tried yet"
@@ -120,7 +120,7 @@ class NodeLink:
     def is_up(self) -> bool:
         return self._numbers is not None
 
-    def say(self, kind: str, **fields: Any) -> bool:
+    def send(self, kind: str, /, **fields: Any) -> bool:
         """Sends a frame. False: there is no session, and the frame is dropped.
 
         Raises FrameTooLong.
@@ -138,6 +138,10 @@ class NodeLink:
         if self._dealer is not None:
             self._dealer.close()
         self._context.term()
+
+    def end(self, why: str) -> None:
+        """Ends the session; it is tried again."""
+        self._ended(why)
 
     # -- a connection --
 
@@ -186,7 +190,7 @@ class NodeLink:
         self._ended(f"the head ended the session: {str(frame.get('why', ''))[:80]}")
 
     def _begin(self, welcome: Frame) -> None:
-        numbers = Numbers(int(welcome.get("s", 0)))
+        numbers = SessionNumbers(int(welcome.get("s", 0)))
         if not numbers.takes(welcome):
             self._ended("a frame of the head was lost")
             return
@@ -213,5 +217,5 @@ class NodeLink:
         most_s = self._pace.silent_s if self.is_up else self._pace.hello_s
         if now_s - self._heard_s > most_s:
             self._ended(_SILENT)
-        elif not self.is_up or self.say("beat"):
+        elif not self.is_up or self.send("beat"):
             self._tick_later()

@@ -36,7 +36,7 @@ def bounded(context: zmq.Context[Socket], kind: int, own: KeyPair) -> Socket:
     return socket
 
 
-class Reader:
+class SocketReader:
     """Calls `take` with each message of a socket, in turns of the loop."""
 
     def __init__(

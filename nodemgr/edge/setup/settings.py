@@ -97,6 +97,8 @@ class Settings:
     """Names that the web page answers to, beside localhost and its own address."""
     web_base: str = "/"
     """The path of the web page on its site; it begins and ends with a slash."""
+    cluster_users: tuple[str, ...] = ()
+    """Users below uid 1000 whose jobs a cluster's head may start here."""
     client_address: str | None = None
     """HOST:PORT of this manager for UDP clients, if it differs from `udp` (NAT, 0.0.0.0)."""
 
@@ -238,6 +240,15 @@ def _web_hosts(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _users(value: object) -> tuple[str, ...]:
+    """`["service"]`, or as text `service,root`."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise SettingsError(messages.MUST_BE(form="a list of user names"))
+    return tuple(filter(None, value))
+
+
 def _web_base(value: object) -> str:
     base = _text(value)
     if not re.fullmatch(r"(/[A-Za-z0-9._~-]{1,64}){0,8}/?", base, re.ASCII):
@@ -307,6 +318,11 @@ OPTIONS = (
         "web_base",
         SettingKind("a path, e.g. /gpus", _web_base),
         "The path of the web page on its site, behind a proxy that passes it on.",
+    ),
+    SettingRow(
+        "cluster_users",
+        SettingKind("a list of user names", _users),
+        "Users with a uid below 1000 whose jobs the head of a cluster may start on this node.",
     ),
     SettingRow(
         "cdi_dir",

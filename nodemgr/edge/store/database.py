@@ -218,9 +218,7 @@ class Store:
     def _unusable(self, why: str) -> StoreUnusable:
         return StoreUnusable(messages.STORE_UNUSABLE(path=self.path, why=why))
 
-    def _connect(
-        self, make_copy: bool, lineage: migrations.Lineage | None
-    ) -> sqlite3.Connection:
+    def _connect(self, make_copy: bool, lineage: migrations.Lineage | None) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1_000)
         try:
             db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # is it a database?

@@ -40,7 +40,7 @@ class Head:
     def open(self, address: str) -> HeadLinks:
         return HeadLinks(
             self.loop, address, self.pair, self.known, self.words.__contains__,
-            {"head": "lab", "generation": "1"}, self, self.pace,
+            {"head": "lab", "generation": 1}, self, self.pace,
         )  # fmt: skip
 
     def joined(self, word: str, node: str, key: str, said: Any) -> dict[str, Any]:

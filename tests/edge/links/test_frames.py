@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodemgr.edge.links.frames import MAX_FRAME_BYTES, FrameTooLong, Numbers, decode, encode
+from nodemgr.edge.links.frames import MAX_FRAME_BYTES, FrameTooLong, SessionNumbers, decode, encode
 from tests.each import each
 from tests.support.examples import examples
 
@@ -52,7 +52,7 @@ def test_no_bytes_raise(raw: bytes) -> None:
 
 
 def test_numbers_show_each_gap_and_each_repetition() -> None:
-    ours, theirs = Numbers(5), Numbers(5)
+    ours, theirs = SessionNumbers(5), SessionNumbers(5)
     frames = [json.loads(ours.stamped("report", {})) for _ in range(4)]
     assert [frame["n"] for frame in frames] == [1, 2, 3, 4]
     assert theirs.takes(frames[0])
@@ -63,7 +63,7 @@ def test_numbers_show_each_gap_and_each_repetition() -> None:
 
 
 def test_a_frame_that_is_too_long_uses_no_number() -> None:
-    numbers = Numbers(5)
+    numbers = SessionNumbers(5)
     with pytest.raises(FrameTooLong):
         numbers.stamped("report", {"text": "a" * MAX_FRAME_BYTES})
     assert json.loads(numbers.stamped("report", {}))["n"] == 1

@@ -37,7 +37,7 @@ def test_a_known_node_says_hello_and_both_hear_each_other_in_order(both: Ends) -
     assert head.heard == [("synced", "gn1", 1)]
     assert node.heard == ["lab"]
     for number in range(300):
-        assert node.link.say("report", text=number)
+        assert node.link.send("report", text=number)
         assert head.links.say("gn1", "assign", text=number)
     both.until(lambda: len(head.heard) == 301 and len(node.heard) == 301)
     assert [row[3] for row in head.heard[1:]] == list(range(300))
@@ -70,7 +70,7 @@ def test_a_gap_in_the_numbers_ends_the_session_and_a_new_one_begins_with_a_hello
     node = both.node(head)
     up(both, head, node)
     node.link._numbers.stamped("report", {})  # type: ignore[union-attr]  # lost on the way
-    node.link.say("report", text="after the gap")
+    node.link.send("report", text="after the gap")
     both.until(lambda: head.heard[-1] == ("synced", "gn1", 2))
     assert head.heard == [("synced", "gn1", 1), ("silent", "gn1"), ("synced", "gn1", 2)]
     head.links._sessions["gn1"].numbers.stamped("assign", {})
@@ -131,7 +131,7 @@ def test_a_node_that_left_is_not_heard_any_more(both: Ends) -> None:
     assert not head.links.say("gn1", "assign")
 
 
-def join(both: Ends, head: Head, word: keys.Word, node: str, pair: keys.KeyPair) -> Any:
+def join(both: Ends, head: Head, word: keys.OneTimeWord, node: str, pair: keys.KeyPair) -> Any:
     outcome: list[Any] = []
     Joining(
         both.loop, head.links.address, word, {"node": node, "key": pair.public}, outcome.append,
@@ -207,8 +207,8 @@ def test_a_frame_beyond_the_limit_is_not_sent_and_one_that_is_sent_ends_its_conn
     node = both.node(head)
     up(both, head, node)
     with pytest.raises(FrameTooLong):
-        node.link.say("report", text="a" * 2**20)
-    assert node.link.say("report", text="short")
+        node.link.send("report", text="a" * 2**20)
+    assert node.link.send("report", text="short")
     rogue = Rogue(both, head)
     rogue.socket.send(b"a" * (2**20 + 1))
     rogue.socket.send(b"garbage that never arrives")
@@ -222,7 +222,7 @@ def test_a_node_that_floods_loses_its_session_and_no_other_does(both: Ends) -> N
     up(both, head, node)
     up(both, head, other)
     for number in range(MAX_FRAMES):
-        if not node.link.say("report", text=number):
+        if not node.link.send("report", text=number):
             break
     both.until(lambda: head.links.counts["flood"] or head.links.counts["gap"] or
                ("silent", "gn1") in head.heard)  # fmt: skip
@@ -238,10 +238,10 @@ def test_a_fault_in_an_event_harms_no_other_node(
     up(both, head, other)
     heard = head.heard
     head.heard = None  # type: ignore[assignment]
-    node.link.say("report", text="a fault")
+    node.link.send("report", text="a fault")
     both.until(lambda: "in a frame of the cluster" in capsys.readouterr().err)
     head.heard = heard
-    other.link.say("report", text="after it")
+    other.link.send("report", text="after it")
     both.until(lambda: ("message", "gn2", "report", "after it") in heard)
 
 
@@ -257,7 +257,7 @@ def test_strangers_on_the_port_harm_no_session(both: Ends) -> None:
         if number % 2:
             one.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20)
         strangers.append(one)
-    assert node.link.say("report", text="still here")
+    assert node.link.send("report", text="still here")
     both.until(lambda: head.heard[-1][-1] == "still here")
     for one in strangers:
         one.close()
