@@ -20,6 +20,7 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,6 +112,7 @@ def withdraw_all(talk: Conversation) -> None:
         whole(talk, "withdraw", name="*")
 
 
+HELD = "ab" * 16
 UNKNOWN = [f"j{10**12 + number}" for number in range(MAX_NAMED)]
 
 
@@ -151,6 +153,14 @@ def orders(talk: Conversation, jobs: int) -> Iterator[tuple[str, Callable[[], ob
         )
 
 
+def beat(holder: Client) -> None:
+    """Keeps the lease of the only GPU, until the manager has gone."""
+    with contextlib.suppress(OSError):
+        while True:
+            time.sleep(1)
+            holder.send("BEAT", task=HELD)
+
+
 def show_steps(jobs: int) -> None:
     print(f"\n{'order':44}{'longest ms':>12}{'whole ms':>11}")
     longest: dict[str, float] = {}
@@ -159,8 +169,9 @@ def show_steps(jobs: int) -> None:
         # nothing starts meanwhile: the only GPU is held
         node.call("quota_set", env="holder", gpus=1)
         holder = Client(node.env_dir("holder"))
-        holder.send("ACQUIRE", rid=1, task="ab" * 16, gpus=1)
+        holder.send("ACQUIRE", rid=1, task=HELD, gpus=1)
         holder.until("GRANT")
+        threading.Thread(target=beat, args=(holder,), daemon=True).start()
         with Conversation(node.env_dir("hostile") / "socket", 120.0) as talk:
             for name, order in orders(talk, jobs):
                 time.sleep(0.2)

@@ -70,7 +70,7 @@ ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 RUN_DIR_CHECK_S = 2.0
 """Between two checks of the run directory: a cleaner of /tmp, or logind, may remove it."""
-YOUNG_OBJECTS, NEVER = 4_000, 1 << 30
+YOUNG_OBJECTS, NEVER = 1_000, 1 << 30
 """Objects that make the garbage collector look at them; what comes as often as never."""
 COLLECT_NS, COLLECT_ANYWAY_NS = 3_600 * 1_000_000_000, 24 * 3_600 * 1_000_000_000
 """The pause between two collections of old garbage; the longest wait for a quiet second."""
@@ -455,7 +455,7 @@ def _raise_descriptor_limit() -> None:
 def _settle_memory() -> None:
     """Freeze the permanent objects for the garbage collector; gather the heap in huge pages.
 
-    Young objects are collected as they come, in 2 ms. Older ones are left to `_collect`.
+    Young objects are collected as they come, in half a millisecond. `_collect` takes older ones.
     """
     gc.collect()
     gc.freeze()

@@ -58,7 +58,7 @@ def train(world: World, nodemgr: Run, *words: object, ends: str = "done") -> str
     assert said.returncode == 0, said.stderr
     job_id = said.stdout.strip()
     assert world.until_ended(job_id).job.state.value == ends
-    world.until_seen(lambda: job_id not in world.jobs._finished)
+    world.until_seen(lambda: not world.jobs._finished)
     return said.stderr
 
 
@@ -312,7 +312,7 @@ def test_a_report_of_another_s_job_is_ignored_and_one_too_large_keeps_nothing(
         order(world, "job_modules", job=job_id, files=files)
         test_verbs.open_gate(gate)
         world.until_ended(job_id)
-    world.until_seen(lambda: job_id not in world.jobs._finished)
+    world.until_seen(lambda: not world.jobs._finished)
     (program,) = programs(world)
     assert (program.closure, len(program.runs)) == ('[["/a",1,2,"x"]]', 1)
     told = order(world, "programs", keys=[KEY, "cd" * 32])

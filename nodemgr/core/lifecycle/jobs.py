@@ -604,7 +604,7 @@ def _leave(draft: Draft, job: Job, event: JobEvent, state: JobState, why: str) -
     if job.assigned:
         assignments.ended(draft, job)
     draft.drop_job(job.job_id)
-    draft.emit(effects.ForgetJob(job.job_id))
+    draft.emit(effects.ForgetJob(job.job_id, job.env))
     last = job.attempts[-1] if job.attempts else None
     draft.publish(
         "job.withdrawn" if state is JobState.WITHDRAWN else "job.ended",

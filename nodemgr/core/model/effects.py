@@ -339,6 +339,7 @@ class ForgetJob:
     """It is final: its files may go."""
 
     job_id: str
+    env: str
 
 
 @value

@@ -931,11 +931,11 @@ class JobPayload:
     @property
     def size_bytes(self) -> int:
         """Its size in the store."""
-        return len(
-            "\0".join((self.cwd, self.features, *self.argv, *self.environ)).encode(
-                "utf-8", "surrogateescape"
-            )
-        )
+        words = (self.cwd, self.features, *self.argv, *self.environ)
+        return sum([
+            len(word) if word.isascii() else len(word.encode("utf-8", "surrogateescape"))
+            for word in words
+        ]) + len(words) - 1  # fmt: skip
 
 
 @value

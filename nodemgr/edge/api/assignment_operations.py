@@ -28,7 +28,7 @@ from nodemgr.edge.api.session_hosts import LaunchHosts
 from nodemgr.edge.api.verb_table import ADMIN, ENV, Speaker, verb
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.kernel.processes import known_user_name
-from nodemgr.edge.rpc.cost import Units
+from nodemgr.edge.rpc.cost import NAMES_AT_ONCE, Units
 from nodemgr.edge.rpc.operation import (
     Argument,
     Later,
@@ -171,7 +171,13 @@ class AssignmentOperations:
             **wished,
         )
 
-    @verb("job_acknowledge", ADMIN, ACKNOWLEDGE, changes=True, steps=((Units.NAME, MAX_KEYS),))
+    @verb(
+        "job_acknowledge",
+        ADMIN,
+        ACKNOWLEDGE,
+        changes=True,
+        steps=((Units.NAMES, 1 + MAX_KEYS // NAMES_AT_ONCE),),
+    )
     def acknowledge(self, _who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         wall_ns = self._daemon.clock.wall_ns()
         self._daemon.submit_or_refuse(

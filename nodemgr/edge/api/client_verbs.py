@@ -13,12 +13,13 @@ from typing import Any
 
 from nodemgr.core.model.entities import Transport
 from nodemgr.edge.api.verb_table import ENV, Speaker, Verbs
+from nodemgr.edge.api.views import internal_fault
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import ASK_NS, Session
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.rpc.cost import Units
-from nodemgr.edge.rpc.operation import JsonText, OperationError, parse
+from nodemgr.edge.rpc.operation import JsonText, OperationError, parse, parse_in_turns
 from nodemgr.edge.rpc.shared_buffers import SHEET_BYTES, SheetRange, Sheets
 from nodemgr.edge.rpc.turns import InTurn, Work, in_turns
 from nodemgr.messages import orders as messages
@@ -34,6 +35,8 @@ MAX_FILES = 8
 """Descriptors that one connection may be sent: an unread one stays open in the socket."""
 SHORT = {"resume": "task_resume", "keep": "task_keep"}
 """Questions that have another name than their verb."""
+LONG_BYTES = 2**15
+"""An order of more bytes is read in turns of the loop."""
 READ_NS = 10
 """The cost of each byte of an order for its env: a full sheet of JSON takes some 10 ms to read."""
 
@@ -136,13 +139,24 @@ class Questions:
             else:
                 body = argument
             session.spend(len(body) * READ_NS)
-            verb, given = parse(body)
+            if len(body) <= LONG_BYTES:
+                self._carry_out(session, fields["rid"], *parse(body))
+                return
         except OperationError as error:
             self._send(session, fields["rid"], error)
             return
+        in_turns(
+            self._daemon.loop,
+            parse_in_turns(body),
+            lambda order: self._carry_out(session, fields["rid"], *order),
+            lambda error: self._send(session, fields["rid"], internal_fault(error)),
+            session.took,
+        )
+
+    def _carry_out(self, session: Session, rid: int, verb: str, given: object) -> None:
         row = self._verbs.rows.get(verb)
         session.spend(ASK_NS if row is None else row.cost_ns)
-        self._begin(session, fields["rid"], verb, given, has_turn=True)
+        self._begin(session, rid, verb, given, has_turn=True)
 
     def _send(self, session: Session, rid: int, answer: Any) -> None:
         """Sends an answer; if its client has gone, the answer is dropped."""

@@ -57,13 +57,13 @@ from nodemgr.edge.api.verb_table import (
     Speaker,
     verb,
 )
+from nodemgr.edge.api.views import internal_fault
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.engine.submission_batches import submission_units
-from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel.processes import group_id, known_user_name, user_id
-from nodemgr.edge.rpc.cost import MAX_NAMED, STEP_UNITS, UNIT_NS, Units
+from nodemgr.edge.rpc.cost import MAX_NAMED, NAMES_AT_ONCE, STEP_UNITS, UNIT_NS, Units
 from nodemgr.edge.rpc.operation import (
     Argument,
     Later,
@@ -81,7 +81,6 @@ from nodemgr.edge.rpc.operation import (
 from nodemgr.edge.rpc.turns import Work, in_turns
 from nodemgr.messages import doctor as found
 from nodemgr.messages import jobs as messages
-from nodemgr.messages.orders import INTERNAL_FAULT
 
 QUOTA_CODES = frozenset({
     DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU,
@@ -117,6 +116,8 @@ MANY = {
     **{name: SUBMISSION[name] for name in FOUND_AROUND},
     "jobs": Argument(kinds.submissions, required=True),
 }
+READ_UNITS = STEP_UNITS // 2
+"""Of submissions read in one turn: a charge for a single one leaves out what many cost together."""
 LOG_PIECE = {
     "attempt": Argument(optional(kinds.number)),
     "offset": Argument(kinds.cursor),
@@ -217,45 +218,20 @@ class JobOperations:
         def begin(reply: Callable[[Any], None]) -> None:
             in_turns(
                 self._daemon.loop,
-                self._read_many(who, given),
-                lambda read: self._submit_read(who, *read, reply),
-                lambda error: reply(_fault(error)),
+                self._take_many(who, given, reply),
+                lambda _: None,
+                lambda error: reply(internal_fault(error)),
+                who.took,
             )
 
         return Later(begin)
 
-    def _read_many(
-        self, who: Speaker, given: dict[str, Any]
-    ) -> Work[tuple[list[dict[str, Any]], list[tuple[int, events.Submission]]]]:
-        """The rows of the answer, as far as they are known, and the submissions by their row."""
-        rows: list[dict[str, Any]] = []
-        wanted: list[tuple[int, events.Submission]] = []
-        jobs, left = given.pop("jobs"), STEP_UNITS
-        yield  # the order itself has taken a turn to be read
-        for job in jobs:
-            rows.append({})
-            try:
-                own = check(ONE_OF_MANY, job)
-                environ = (*given["environ"], *own.pop("variables", ()))
-                submission, told = self._submission(who, {**given, **own, "environ": environ})
-                rows[-1] = {name: told[name] for name in told.keys() & {"earlier"}}
-                wanted.append((len(rows) - 1, submission))
-            except OperationError as error:
-                rows[-1] = _refused(error)
-            left -= (units := _read_units(job))
-            _spend(who, units)
-            if left <= 0:
-                yield
-                left = STEP_UNITS
-        return rows, wanted
-
-    def _submit_read(
-        self,
-        who: Speaker,
-        rows: list[dict[str, Any]],
-        wanted: list[tuple[int, events.Submission]],
-        reply: Callable[[Any], None],
-    ) -> None:
+    def _take_many(
+        self, who: Speaker, given: dict[str, Any], reply: Callable[[Any], None]
+    ) -> Work[None]:
+        rows, wanted = yield from self._read_many(who, given)
+        if not wanted:
+            reply({"jobs": rows})
         left = [len(wanted)]
 
         def answer(place: int, answered: effects.SubmitAnswered) -> None:
@@ -269,10 +245,35 @@ class JobOperations:
                 notes = [note for _, submission in wanted if (note := self._note(submission))]
                 reply({"jobs": rows, **(notes[0] if notes else {})})
 
-        for place, submission in wanted:
+        for count, (place, submission) in enumerate(wanted):
+            if count % Units.READ.within() == 0:
+                yield
             self._take(who, submission, partial(answer, place))
-        if not wanted:
-            reply({"jobs": rows})
+
+    def _read_many(
+        self, who: Speaker, given: dict[str, Any]
+    ) -> Work[tuple[list[dict[str, Any]], list[tuple[int, events.Submission]]]]:
+        """The rows of the answer, as far as they are known, and the submissions by their row."""
+        rows: list[dict[str, Any]] = []
+        wanted: list[tuple[int, events.Submission]] = []
+        jobs, left = given.pop("jobs"), READ_UNITS
+        yield  # the order itself has taken a turn to be read
+        for job in jobs:
+            if left < (units := _read_units(job)):
+                yield
+                left = READ_UNITS
+            left -= units
+            _spend(who, units)
+            rows.append({})
+            try:
+                own = check(ONE_OF_MANY, job)
+                environ = (*given["environ"], *own.pop("variables", ()))
+                submission, told = self._submission(who, {**given, **own, "environ": environ})
+                rows[-1] = {name: told[name] for name in told.keys() & {"earlier"}}
+                wanted.append((len(rows) - 1, submission))
+            except OperationError as error:
+                rows[-1] = _refused(error)
+        return rows, wanted
 
     def _take(
         self,
@@ -407,8 +408,9 @@ class JobOperations:
         bulk_actions.ARGUMENTS,
         changes=True,
         steps=(
-            (Units.NAME, MAX_NAMED),
-            (Units.CHANGE, (STEP_UNITS - MAX_NAMED * Units.NAME) // (Units.CHANGE + Units.FIND)),
+            (Units.NAMES, 1 + MAX_NAMED // NAMES_AT_ONCE),
+            (Units.CHANGE, 8),
+            (Units.FIND, 8),
         ),
     )
     def _many(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
@@ -417,7 +419,7 @@ class JobOperations:
         asked = bulk_actions.wanted(given, who.env, speaker)
         if asked is None:
             return self._ordered(who, given)
-        _spend(who, min(STEP_UNITS, self._daemon.state.living.rows(asked.env or "")))
+        _spend(who, min(STEP_UNITS, Units.MATCH * self._daemon.state.living.rows(asked.env or "")))
         page = self._matching.page(given["order"], asked, given.get("after"))
         return {"schema_version": 1, "matched": page.ids, "after": page.after}
 
@@ -428,7 +430,7 @@ class JobOperations:
         who = who._replace(past=self._past(names[at : at + Units.FIND.within()]))
         rows: dict[str, dict[str, Any]] = {}
         found: dict[str, bulk_actions.OneAction] = {}
-        left = STEP_UNITS - Units.NAME * len(names)
+        left = STEP_UNITS - Units.NAMES * (1 + len(names) // NAMES_AT_ONCE)
         while at < len(names) and left >= 2 * Units.CHANGE:
             name, room = names[at], left // Units.CHANGE
             left -= Units.FIND
@@ -531,7 +533,7 @@ class JobOperations:
         work = self._turns(who, name, event, self._in_reverse(name) if is_reversed else None)
         return Later(
             lambda reply: in_turns(
-                self._daemon.loop, work, reply, lambda error: reply(_fault(error))
+                self._daemon.loop, work, reply, lambda error: reply(internal_fault(error)), who.took
             )
         )
 
@@ -791,9 +793,10 @@ class JobOperations:
         {**BY_ENV, "after": Argument(optional(kinds.cursor_at)), **LIMIT},
         steps=((Units.ROW, Units.ROW.within()),),
     )
-    def _queue(self, who: Speaker, given: dict[str, Any]) -> Any:
-        after = given.get("after") or job_rows.BEGINNING
-        return self._views.queue(who.scope(given), after, given.get("limit", kinds.MAX_ROWS))
+    def _queue(self, who: Speaker, given: dict[str, Any]) -> Later:
+        after, limit = given.get("after") or job_rows.BEGINNING, given.get("limit", kinds.MAX_ROWS)
+        scope = who.scope(given)
+        return Later(lambda reply: self._views.queue(scope, after, limit, reply, who.took))
 
     @verb("history", EVERYONE, {**SINCE, "before": Argument(optional(kinds.cursor)), **LIMIT})
     def _history(self, who: Speaker, given: dict[str, Any]) -> Later:
@@ -842,9 +845,9 @@ class JobOperations:
             names = bulk_actions.few_of(state, job_id, bulk_actions.FIRST, kinds.MAX_ROWS)
             rows = [job_rows.any_living(state, name) for name in names]
             some = [job for job in rows if job is not None]
-            return Later(lambda reply: self._views.array(who.env, job_id, some, reply))
+            return Later(lambda reply: self._views.array(who.env, job_id, some, reply, who.took))
         living, ended = job_actions.living(state, job_id), [] if first is None else [first]
-        return Later(lambda reply: self._views.jobs(living, ended, reply))
+        return Later(lambda reply: self._views.jobs(living, ended, reply, who.took))
 
     @verb(
         "job_wait",
@@ -865,7 +868,8 @@ class JobOperations:
                 self._daemon.loop,
                 work,
                 lambda _: wait(reply, stop),
-                lambda error: reply(_fault(error)),
+                lambda error: reply(internal_fault(error)),
+                who.took,
             )
 
         def wait(reply: Callable[[Any], None], stop: Callable[[], None]) -> None:
@@ -937,14 +941,6 @@ def _no_job(who: Speaker, job_id: str) -> OperationError:
         if who.env is None
         else messages.ENV_HAS_NO_JOB(env=who.env, job=job_id)
     )
-
-
-def _fault(error: Exception) -> OperationError:
-    """The answer where work in turns failed."""
-    if isinstance(error, OperationError):
-        return error
-    stderr_log.fault("in an order", error)
-    return OperationError(INTERNAL_FAULT(error=repr(error)))
 
 
 def _read_units(job: object) -> int:

@@ -24,8 +24,8 @@ from nodemgr.edge.api import job_arguments
 from nodemgr.edge.api.views import Views, internal_fault
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.cost import STEP_UNITS, UNIT_NS, Units
-from nodemgr.edge.rpc.operation import JsonText, Later, OperationError, Reply
-from nodemgr.edge.rpc.turns import Work, in_turns
+from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
+from nodemgr.edge.rpc.turns import Took, Work, in_turns
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.reader import AttemptOutcome, HistoryQuery, HistoryReader, PastFault
 from nodemgr.messages import jobs
@@ -63,12 +63,35 @@ class JobViews:
         self._expected_version = -1
         self._expected_until_ns = 0
 
-    def queue(self, env: str | None, after: job_rows.Cursor, limit: int) -> dict[str, Any] | Later:
+    def queue(
+        self, env: str | None, after: job_rows.Cursor, limit: int, reply: Reply, took: Took
+    ) -> None:
         """A page of all waiting requests and running jobs.
 
-        It takes some milliseconds at most, because all other work waits meanwhile. With a task of a
-        job on it, it waits for the figures.
+        With a task of a job on it, it waits for the figures.
         """
+
+        def told(page: dict[str, Any]) -> None:
+            if any(self._task_of(row) for row in page["queue"]):
+                self._views.when_figures(lambda: write(page))
+            else:
+                write(page)
+
+        def write(page: dict[str, Any]) -> None:
+            in_turns(self._daemon.loop, self._written(page), reply, failed, took)
+
+        def failed(error: Exception) -> None:
+            reply(internal_fault(error))
+
+        in_turns(self._daemon.loop, self._page(env, after, limit), told, failed, took)
+
+    def _written(self, page: dict[str, Any]) -> Work[JsonText]:
+        told = self._with_figures(page)
+        yield
+        return JsonText(_to_text(told))
+
+    def _page(self, env: str | None, after: job_rows.Cursor, limit: int) -> Work[dict[str, Any]]:
+        """The rows, and then, in a turn of its own, when they may expect to start."""
         clock = self._daemon.clock
         now_ns = clock.monotonic_ns()
         rows, end = job_rows.page(
@@ -79,19 +102,17 @@ class JobViews:
             limit=limit,
             enough=lambda: clock.monotonic_ns() - now_ns > PAGE_NS,
         )
+        yield
         for row, expected in zip(rows, self._expected(row["request"] for row in rows), strict=True):
             row |= expected
         health = {"store": self._daemon.journal.health(), "launcher": self._daemon.jobs.health()}
-        told = {
+        return {
             "schema_version": SCHEMA_VERSION,
             "queue": rows,
             "queues": self._queues(),
             **health,
             "after": None if end is None else job_arguments.written(end),
         }
-        if not any(self._task_of(row) for row in rows):
-            return self._with_figures(told)
-        return self._views.later(lambda reply: reply(self._with_figures(told)))
 
     def _task_of(self, row: Mapping[str, Any]) -> Task | None:
         """The task of the row's job, while it has one."""
@@ -160,12 +181,14 @@ class JobViews:
             for request_id in request_ids
         ]
 
-    def jobs(self, living: Iterable[Job], ended: Iterable[Ended], reply: Reply) -> None:
+    def jobs(self, living: Iterable[Job], ended: Iterable[Ended], reply: Reply, took: Took) -> None:
         """Whole stories: of one job, or of an array's elements (then without what they wrote)."""
         work = self._stories(list(living), list(ended))
-        in_turns(self._daemon.loop, work, reply, lambda error: reply(internal_fault(error)))
+        in_turns(self._daemon.loop, work, reply, lambda error: reply(internal_fault(error)), took)
 
-    def array(self, env: str | None, name: str, living: list[Job], reply: Reply) -> None:
+    def array(
+        self, env: str | None, name: str, living: list[Job], reply: Reply, took: Took
+    ) -> None:
         """The stories of the elements that have ended, up to MAX_ROWS, and of these living ones."""
 
         def found(ended: Any) -> None:
@@ -174,7 +197,7 @@ class JobViews:
                 return
             rows = {row.job.job_id: row for row in ended}
             rows |= self._daemon.journal.pending_ended(name)
-            self.jobs(living, [row for row in rows.values() if row is not None], reply)
+            self.jobs(living, [row for row in rows.values() if row is not None], reply, took)
 
         self._past.ask(env or "", lambda past: past.ended(name, job_arguments.MAX_ROWS), found)
 

@@ -56,6 +56,11 @@ class Speaker(NamedTuple):
     past: Mapping[str, Ended] | None = None
     """Of an order to many ids: what the store has of those that do not live; None: ask it."""
 
+    def took(self, duration_ns: int) -> None:
+        """Counts the time of a later turn on the caller's environment."""
+        if self.session is not None:
+            self.session.took(duration_ns)
+
     @classmethod
     def admin(cls, name: str) -> Speaker:
         return cls(ADMIN, name, name, None)

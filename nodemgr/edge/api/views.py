@@ -462,5 +462,7 @@ class Views:
 
 def internal_fault(error: Exception) -> OperationError:
     """The answer where work in turns failed."""
-    stderr_log.fault("in a status", error)
+    if isinstance(error, OperationError):
+        return error
+    stderr_log.fault("in work in turns", error)
     return OperationError(messages.INTERNAL_FAULT(error=repr(error)))

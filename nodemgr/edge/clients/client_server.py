@@ -292,6 +292,8 @@ class ClientServer:
         """The env of the last packet that was no beat, and its time;"""
         self._others_asked_ns = -OTHERS_NS
         """the same of any other env."""
+        self._worked: Counter[EnvListener] = Counter()
+        """Time (ns) spent on each socket since the last scheduling pass."""
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
 
     # -- envs --
@@ -648,12 +650,16 @@ class ClientServer:
             self.over_budget(connection)
 
     def took(self, listener: EnvListener, duration_ns: int) -> None:
-        """Adds time spent on the socket. After its turn, its clients are read after the others."""
+        """Adds time spent on the socket. After its turn, its clients are read after the others.
+
+        The time of its rest counts in its next turn.
+        """
         listener.turn_ns += duration_ns
+        self._worked[listener] += duration_ns
         if listener.turn_over:
             return
         if self.is_late():
-            listener.turn_over = True
+            listener.turn_ns, listener.turn_over = 0, True
             self._loop.call_later(LATE_TURN_S, self._begin_turn, listener)
         elif listener.turn_ns > TURN_NS:
             listener.turn_over = True
@@ -664,6 +670,17 @@ class ClientServer:
         for listener in self._listeners.values():
             if listener.env == env:
                 self.took(listener, duration_ns)
+
+    def share(self, duration_ns: int) -> None:
+        """A scheduling pass: its time counts on each socket by the time spent there since the last.
+
+        A pass that no client caused counts on none.
+        """
+        worked, self._worked = self._worked, Counter()
+        total_ns = worked.total()
+        for listener, spent_ns in worked.items():
+            self.took(listener, duration_ns * spent_ns // max(1, total_ns))
+        self._worked.clear()
 
     def _rest(self, listener: EnvListener) -> None:
         """As long as the turn took where another env waits: none has more than half of the time."""
@@ -707,7 +724,7 @@ class ClientServer:
     def _begin_turn(self, listener: EnvListener) -> None:
         """Other sockets' clients precede these in the kernel's list of ready descriptors."""
         waiting, listener.waiting = listener.waiting, []
-        listener.turn_ns, listener.turn_over = 0, False
+        listener.turn_over = False
         for connection in waiting:
             self._resume(connection)
 

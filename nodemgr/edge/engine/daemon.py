@@ -161,6 +161,7 @@ class Daemon:
             claim=ledgers.claim,
             informer=self.informer,
             recovered=self._store_recovered,
+            pass_took=self.clients.share,
         )
 
     def _hub_ports(self, engine: StepEngine, hub: ClientHub, ports: DaemonPorts) -> HubPorts:

@@ -191,8 +191,8 @@ class Jobs:
         self.orders_given = 0
         self._unknown: list[str] = []
         """Jobs that have files or run here and that the store did not have at the start."""
-        self._finished: list[str] = []
-        """Final jobs; their files stay until the store has their end."""
+        self._finished: InTurn[str] = InTurn()
+        """Final jobs, by env; their files stay until the store has their end."""
         self.on_final: list[Callable[[str], None]] = []
         """Called with each final job, in the loop, after its end was stored."""
         self.on_attempt_end: list[Callable[[str], None]] = []
@@ -395,19 +395,20 @@ class Jobs:
             self.factory.limit_env(env, leaf_limits.of_env(row.quota))
 
     def _forget(self, effect: effects.ForgetJob) -> None:
-        self._finished.append(effect.job_id)
+        self._finished.add(effect.env, effect.job_id)
         if len(self._finished) == 1:
             self._loop.call_soon(self.settle)
 
     def settle(self) -> None:
-        """Reports final jobs to `on_final`.
+        """Reports final jobs to `on_final`, of each env in turn.
 
         Log retention may delete their files once the store has their end.
         """
         if self._journal.fault is not None:
             return  # called again when the store can be written
-        finished, self._finished = self._finished[:MOST_SETTLED], self._finished[MOST_SETTLED:]
-        for job_id in finished:
+        for _ in range(min(MOST_SETTLED, len(self._finished))):
+            began_ns = self._clock.monotonic_ns()
+            env, job_id = self._finished.next_owner(), self._finished.take()
             for notify in self.on_final:
                 try:
                     notify(job_id)
@@ -415,6 +416,7 @@ class Jobs:
                     stderr_log.fault(f"telling that {job_id} has ended", error)
             if job_id not in self._state.jobs:  # else it will run again
                 self._log_retention.add(job_id, self._clock.wall_ns())
+            self._took(env, self._clock.monotonic_ns() - began_ns)
         if self._finished:
             self._loop.call_soon(self.settle)
 
@@ -427,7 +429,14 @@ class Jobs:
         self, job_id: str, attempt: int, pid: int | None, wall_ns: int, boot_ns: int | None = None
     ) -> None:
         at_ns = self._of_boottime(boot_ns)
-        self._engine.submit(events.JobStarted(job_id, attempt, pid, wall_ns, at_ns))
+        self._step(job_id, events.JobStarted(job_id, attempt, pid, wall_ns, at_ns))
+
+    def _step(self, job_id: str, event: events.Event) -> None:
+        """A step for a job counts in its env's turn at the clients' packets."""
+        began_ns, job = self._clock.monotonic_ns(), self._state.jobs.get(job_id)
+        self._engine.submit(event)
+        if job is not None:
+            self._took(job.env, self._clock.monotonic_ns() - began_ns)
 
     def ended(
         self,
@@ -462,7 +471,7 @@ class Jobs:
         def notify() -> None:
             job = self._state.jobs.get(job_id)
             peak_bytes = 0 if job is None else self._peaks.of_task(job.task_id)
-            self._engine.submit(replace(ended, peak_bytes=peak_bytes))
+            self._step(job_id, replace(ended, peak_bytes=peak_bytes))
             for notify_end in self.on_attempt_end:
                 notify_end(job_id)
 

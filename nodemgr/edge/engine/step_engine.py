@@ -55,6 +55,8 @@ class StepPorts:
     informer: ClusterInformer
     recovered: Callable[[], None]
     """The store can be written again."""
+    pass_took: Callable[[int], None]
+    """Takes the time (ns) of each scheduling pass."""
 
 
 class StepEngine:
@@ -204,7 +206,9 @@ class StepEngine:
         """Grants free memory to waiting requests."""
         figures = self._ports.unkept_bytes() if self._figures_due else None
         self._figures_due = False
+        began_ns = self._clock.monotonic_ns()
         self.submit(events.Match(self._clock.wall_ns(), figures))
+        self._ports.pass_took(self._clock.monotonic_ns() - began_ns)
 
     # -- the store --
 

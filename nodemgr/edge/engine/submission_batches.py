@@ -20,7 +20,7 @@ from nodemgr.core.model.values import replace
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.rpc.cost import STEP_UNITS, Units
-from nodemgr.edge.rpc.turns import InTurn
+from nodemgr.edge.rpc.turns import InTurn, Took
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
 from nodemgr.messages import orders as messages
@@ -35,8 +35,6 @@ GATHER_NS = 30_000_000
 """Longest time to gather arriving submissions for one commit."""
 
 Answer = Callable[[effects.SubmitAnswered], None]
-Took = Callable[[int], None]
-"""Takes the time (ns) that a submission's part of a step took."""
 
 
 def submission_units(submission: events.Submission) -> int:

@@ -22,23 +22,23 @@ UNIT_NS = 1_000
 class Units(IntEnum):
     """A unit is a microsecond there."""
 
-    NAME = 1
-    """An id of an order, as it is read, whether the order reaches it or not."""
-    MATCH = 2
+    NAMES = 4
+    """NAMES_AT_ONCE ids of an order, as they are read, whether the order reaches them or not."""
+    MATCH = 5
     """A job, or an array's row, that a filter is compared with."""
     FIND = 40
     """An id that is looked for, among the jobs that wait, run or have ended."""
     PAST = 40
     """A job that has ended, read from the store."""
-    CHANGE = 100
+    CHANGE = 200
     """A job, or an array's row, that is held, unheld, moved, withdrawn or queued again."""
-    SUBMIT = 160
+    SUBMIT = 180
     """A job that is taken, whatever its size,"""
     KIB = 4
     """and each KiB of its words and variables: to be read, and to be stored."""
-    READ = 50
+    READ = 60
     """A submission of many, as it is read."""
-    FEATURES = 700
+    FEATURES = 1_000
     """The forecast of one submission."""
     STORY = 200
     """A job, or a row of an array, that is shown."""
@@ -54,3 +54,4 @@ class Units(IntEnum):
 
 MAX_NAMED = 1_000
 """The most ids in one order."""
+NAMES_AT_ONCE = 10

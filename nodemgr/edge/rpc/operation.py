@@ -17,6 +17,8 @@ from client_plugin.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import TaskClass
 from nodemgr.edge.kernel.processes import group_id, one_line, user_id
+from nodemgr.edge.rpc import long_json
+from nodemgr.edge.rpc.turns import Work
 from nodemgr.messages import orders as messages
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
 
@@ -76,6 +78,19 @@ def parse(body: bytes | str) -> tuple[str, object]:
         message = json.loads(body)
     except (ValueError, RecursionError):
         raise OperationError(messages.NOT_JSON()) from None
+    return _verb_of(message)
+
+
+def parse_in_turns(body: bytes | str) -> Work[tuple[str, object]]:
+    """As `parse`, for a long order."""
+    try:
+        message = yield from long_json.read(body)
+    except (ValueError, RecursionError):
+        raise OperationError(messages.NOT_JSON()) from None
+    return _verb_of(message)
+
+
+def _verb_of(message: object) -> tuple[str, object]:
     if not isinstance(message, dict) or not isinstance(message.get("verb"), str):
         raise OperationError(messages.NO_VERB())
     return message["verb"], message.get("args", {})

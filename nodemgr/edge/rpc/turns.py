@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 
 Made = TypeVar("Made")
 Work = Generator[None, None, Made]
+Took = Callable[[int], None]
+"""Takes the time (ns) of work that was done."""
 
 
 def in_turns(
@@ -20,8 +22,12 @@ def in_turns(
     work: Work[Made],
     done: Callable[[Made], None],
     failed: Callable[[Exception], None],
+    took: Took | None = None,
 ) -> None:
-    """Take the first turn at once; call `done` or `failed` in the last turn."""
+    """Take the first turn at once; call `done` or `failed` in the last turn.
+
+    `took` is called with the time (ns) of each later turn: its caller knows that of the first one.
+    """
     try:
         next(work)
     except StopIteration as end:
@@ -29,7 +35,20 @@ def in_turns(
     except Exception as error:
         failed(error)
     else:
-        loop.call_soon(in_turns, loop, work, done, failed)
+        loop.call_soon(_next_turn, loop, work, done, failed, took)
+
+
+def _next_turn(
+    loop: asyncio.AbstractEventLoop,
+    work: Work[Made],
+    done: Callable[[Made], None],
+    failed: Callable[[Exception], None],
+    took: Took | None,
+) -> None:
+    began_s = loop.time()
+    in_turns(loop, work, done, failed, took)
+    if took is not None:
+        took(int((loop.time() - began_s) * 1e9))
 
 
 class InTurn(Generic[Made]):
@@ -50,6 +69,9 @@ class InTurn(Generic[Made]):
     def first(self) -> Made:
         """The next one, which stays."""
         return next(iter(self._waiting.values()))[0]
+
+    def next_owner(self) -> str:
+        return next(iter(self._waiting))
 
     def take(self) -> Made:
         """The next one; its owner is then the last."""

@@ -38,6 +38,7 @@ from nodemgr.edge.store import (
 from nodemgr.edge.store.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
 from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
 from nodemgr.edge.store.migrations import StoreUnusable
+from nodemgr.edge.store.row_counts import RowCounts
 from nodemgr.edge.store.sample_rows import SampleRow
 from nodemgr.edge.store.web_token_rows import WebTokenRow
 from nodemgr.messages import node as messages
@@ -206,6 +207,7 @@ class Store:
             self._cursor = self._db.cursor()
             """The cursor of all writes; `Connection.execute` would create one per statement."""
             self._history = HistoryRows(self._cursor, bounds or Bounds())
+            self._counts = RowCounts(self._cursor)
             self._reserve = DiskReserve(self.path, reserve_bytes)
             self._db.execute(f"PRAGMA journal_size_limit = {self._reserve.log_bytes}")
             self._reserve.hold(self._db)
@@ -310,6 +312,7 @@ class Store:
         with contextlib.suppress(sqlite3.Error):
             self._db.rollback()
         self._history.forget_sums()
+        self._counts.forget()
 
     def _begin_log_anew(self) -> None:
         """On a full disk: checkpoints the log.
@@ -370,10 +373,12 @@ class Store:
             self._cursor.executemany("DELETE FROM current WHERE kind = ? AND key = ?", gone)
         for record in batch.records:
             execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", record)
+            self._counts.add("records", 1)
             if record.record_id % TRIM_EVERY == 0:
                 self._trim("records", "record_id", RETAINED_RECORDS)
         if events := batch.events:
             self._cursor.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", events)
+            self._counts.add("events", len(events))
             if (events[0].sequence - 1) // TRIM_EVERY != events[-1].sequence // TRIM_EVERY:
                 self._trim("events", "sequence", RETAINED_EVENTS)
         if batch.history or batch.payloads or batch.specs:
@@ -432,8 +437,8 @@ class Store:
         A flood of one env thus spares the other envs.
         """
         execute = self._cursor.execute
-        excess = execute(f"SELECT count(*) FROM {table}").fetchone()[0] - most
-        if excess <= 0:
+        excess = self._counts.beyond(table, most)
+        if not excess:
             return
         excess += most // TRIM_SHARE
         while excess > 0:

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from nodemgr.edge.store.row_counts import RowCounts
+
 RETAINED_ROWS = 100_000
 TRIM_SHARE = 50
 """1/TRIM_SHARE of a bound is freed at once."""
@@ -72,10 +74,12 @@ class HistoryRows:
             payload_bytes=min(bounds.payload_bytes, bounds.env_bytes // 2)
         )
         self._row_bytes: Counter[str] | None = None
+        self._rows = RowCounts(cursor)
         self._payload_bytes: Counter[str] = Counter()
 
     def forget_sums(self) -> None:
         self._row_bytes = None
+        self._rows.forget()
 
     @property
     def _sums(self) -> Counter[str]:
@@ -94,6 +98,7 @@ class HistoryRows:
     def put(self, row: HistoryRow) -> None:
         self.remove(row.job_id)
         self._sums[row.env] += row.size_bytes
+        self._rows.add("history", 1)
         columns = (*row[:-1], row.size_bytes, row.value)
         self._cursor.execute(
             f"INSERT INTO history ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", columns
@@ -110,6 +115,7 @@ class HistoryRows:
         if found is not None:
             self._sums[found[0]] -= found[1]
             self._cursor.execute("DELETE FROM history WHERE job_id = ?", (job_id,))
+            self._rows.add("history", -1)
 
     def add_payload(self, row: PayloadRow) -> None:
         size_bytes = len(row.cwd) + len(row.value)
@@ -178,10 +184,10 @@ class HistoryRows:
 
     def trim_count(self) -> None:
         """The same by the number of rows."""
-        count = self._cursor.execute("SELECT count(*) FROM history").fetchone()[0]
-        if count > RETAINED_ROWS:
+        excess = self._rows.beyond("history", RETAINED_ROWS)
+        if excess:
             self._from_the_fullest(
-                count - RETAINED_ROWS + RETAINED_ROWS // TRIM_SHARE, self._counts, self._drop_count
+                excess + RETAINED_ROWS // TRIM_SHARE, self._counts, self._drop_count
             )
 
     def _bytes_of(self) -> Counter[str]:

@@ -82,7 +82,7 @@ def test_a_job_is_started_when_there_is_room_and_is_done_with_its_process() -> N
     assert node.job(job_id).state is JobState.RUNNING
     assert [event["pid"] for event in node.published("job.started")] == [4_001]
     node.job_ends(job_id)
-    assert node.of(ForgetJob) == [ForgetJob(job_id)]
+    assert node.of(ForgetJob) == [ForgetJob(job_id, "alice")]
     assert (node.state.jobs, node.state.specs, node.state.tasks) == ({}, {}, {})
     over = node.history[job_id]
     assert (over.job.state, over.job.attempts[0].exit_code, over.job.attempts[0].log_tail) == (

@@ -771,6 +771,29 @@ def test_work_for_an_env_beside_its_packets_is_a_part_of_its_turn_alone(
     world.until(lambda: world.hub.messages)
 
 
+def test_a_pass_counts_where_time_was_spent_since_the_last_one(
+    world: World, directory: Path
+) -> None:
+    world.server.open("bob", directory / "bob")
+    turns = {each.env: each for each in world.server._listeners.values()}
+    world.server.charge("alice", 3_000)
+    world.server.charge("bob", 1_000)
+    world.server.share(400_000)
+    assert (turns["alice"].turn_ns, turns["bob"].turn_ns) == (303_000, 101_000)
+    world.server.share(400_000)
+    assert turns["alice"].turn_ns == 303_000, "no client caused this one"
+
+
+def test_what_an_env_spends_in_its_rest_counts_in_its_next_turn(world: World) -> None:
+    (listener,) = world.server._listeners.values()
+    world.server.charge("alice", module.TURN_NS + 1)
+    world.server.charge("alice", module.TURN_NS - 1)
+    world.server._rested(listener)  # as the clock would
+    assert not listener.turn_over
+    world.server.charge("alice", 2)
+    assert listener.turn_over
+
+
 def test_when_descriptors_run_out_the_connected_live_and_the_new_wait(directory: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = len(lasting_fds()) + module.RESERVE_DESCRIPTORS + 24

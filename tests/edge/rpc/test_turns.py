@@ -40,6 +40,23 @@ def test_others_come_between_two_turns() -> None:
     assert outcome(work()) == ["the caller goes on", "another", "done"]
 
 
+def test_the_time_of_each_later_turn_is_told() -> None:
+    def work() -> Work[str]:
+        yield
+        yield
+        return "done"
+
+    loop, took = asyncio.new_event_loop(), list[int]()
+    try:
+        in_turns(loop, work(), print, print, took.append)
+        assert took == [], "the caller knows that of the first one"
+        for _ in range(3):
+            loop.run_until_complete(asyncio.sleep(0))
+    finally:
+        loop.close()
+    assert len(took) == 2
+
+
 def test_a_fault_ends_the_work() -> None:
     fault = ValueError("no")
 
