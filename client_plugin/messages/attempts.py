@@ -17,6 +17,11 @@ WITHDRAWN = Part("withdrawn")
 TIME_LIMIT = Part("time limit")
 SUPERVISOR_ASKED = Part("its supervisor was told to end: the node goes down, or a user ended it")
 OVER_HOST_MEMORY = Part("host memory, {limit:d} {unit} of --host-memory")
+NEARLY_OVER_MEMORY = Message(
+    "the job has {percent:d} % of its host memory, {limit:d} {unit}, in use; it is ended at the"
+    " limit",
+    "submit it with more --host-memory",
+)
 OVER_ENV_MEMORY = Part("host memory, the limit of all jobs of its environment together")
 OVER_NODE_MEMORY = Part("host memory, all that the node has")
 OTHERS_GO_ON = Part(

@@ -145,6 +145,8 @@ bool nm_leaf_is_name(const char *name, bool is_env);
 int nm_leaf_make(const char *scope, const struct nm_order *order);
 /* How often the jobs of its environment have met the limit of all of them. */
 long long nm_leaf_env_ooms(const char *scope, const char *name);
+/* Whether a job has little left of its memory limit; `line`: for its log. */
+bool nm_leaf_nearly_full(int leaf, char line[NM_JOB_WHY_BYTES]);
 /* Why the kernel ended a process in it for lack of memory; false: it did not. `is_of_env`: the
    environment's limit was met meanwhile. */
 bool nm_leaf_out_of_memory(int leaf, bool is_of_env, char why[NM_JOB_WHY_BYTES]);

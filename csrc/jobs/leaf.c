@@ -20,7 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REMOVE_TRIES = 20, REMOVE_PAUSE_MS = 100, MOST_VALUE_BYTES = 64, MOST_FILE_BYTES = 4096 };
+enum {
+    REMOVE_TRIES = 20,
+    REMOVE_PAUSE_MS = 100,
+    MOST_VALUE_BYTES = 64,
+    MOST_FILE_BYTES = 4096,
+    NEARLY_FULL_PERCENT = 95
+};
 
 bool nm_leaf_is_name(const char *name, bool is_env)
 {
@@ -149,17 +155,37 @@ long long nm_leaf_env_ooms(const char *scope, const char *name)
     return count;
 }
 
-bool nm_leaf_out_of_memory(int leaf, bool is_of_env, char why[NM_JOB_WHY_BYTES])
+static const char *in_units(long long *bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    long long limit = number_in(leaf, "memory.max", "");
     size_t unit = 0;
+    for (; *bytes % 1024 == 0 && unit + 1 < sizeof units / sizeof *units; unit++)
+        *bytes /= 1024;
+    return units[unit];
+}
+
+bool nm_leaf_nearly_full(int leaf, char line[NM_JOB_WHY_BYTES])
+{
+    long long limit = number_in(leaf, "memory.max", "");
+    /* the kernel takes the page cache back before it ends a process */
+    const long long used = number_in(leaf, "memory.current", "") -
+                           number_in(leaf, "memory.stat", "inactive_file ");
+    if (limit <= 0 || used < limit / 100 * NEARLY_FULL_PERCENT)
+        return false;
+    const char *unit = in_units(&limit);
+    snprintf(line, NM_JOB_WHY_BYTES, "\nnodemgr: " NM_NEARLY_OVER_MEMORY "\n",
+             (long long)NEARLY_FULL_PERCENT, limit, unit);
+    return true;
+}
+
+bool nm_leaf_out_of_memory(int leaf, bool is_of_env, char why[NM_JOB_WHY_BYTES])
+{
+    long long limit = number_in(leaf, "memory.max", "");
     if (number_in(leaf, "memory.events", "oom_kill ") == 0)
         return false;
     if (limit > 0 && number_in(leaf, "memory.events", "oom ") > 0) {
-        for (; limit % 1024 == 0 && unit + 1 < sizeof units / sizeof *units; unit++)
-            limit /= 1024;
-        snprintf(why, NM_JOB_WHY_BYTES, NM_OVER_HOST_MEMORY, limit, units[unit]);
+        const char *unit = in_units(&limit);
+        snprintf(why, NM_JOB_WHY_BYTES, NM_OVER_HOST_MEMORY, limit, unit);
     } else
         snprintf(why, NM_JOB_WHY_BYTES, "%s", is_of_env ? NM_OVER_ENV_MEMORY : NM_OVER_NODE_MEMORY);
     return true;

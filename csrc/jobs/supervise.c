@@ -29,7 +29,8 @@ enum {
     FIRST_KILL_PAUSE_MS = 20,
     LAST_KILL_PAUSE_MS = 5000,
     RECORD_FIRST_PAUSE_MS = 1000,
-    RECORD_LAST_PAUSE_MS = 60000
+    RECORD_LAST_PAUSE_MS = 60000,
+    LOOK_PAUSE_MS = 1000 /* the kernel tells of no use below the limit */
 };
 
 enum phase { RUNS, ASKED, ALL_ASKED, KILLED };
@@ -40,6 +41,8 @@ struct attempt {
     struct nm_log log;
     int leaf; /* its cgroup; -1: none */
     long long env_ooms;
+    int log_file;       /* of a job whose memory is limited; -1: none, or its line is written */
+    long long look_ms;  /* when its memory is looked at next */
     int signals;
     int report;   /* the child's end closes when it executes the job's program; -1: closed */
     int manager;  /* -1: told, or no manager to tell */
@@ -180,6 +183,24 @@ static void insist(struct attempt *attempt, long long now)
     }
 }
 
+/* Writes one line when little is left; returns when to look again, -1: not any more. */
+static long long look_at_memory(struct attempt *attempt, long long now)
+{
+    char line[NM_JOB_WHY_BYTES];
+    if (attempt->log_file < 0)
+        return -1;
+    if (now < attempt->look_ms)
+        return attempt->look_ms;
+    attempt->look_ms = now + LOOK_PAUSE_MS;
+    if (!nm_leaf_nearly_full(attempt->leaf, line))
+        return attempt->look_ms;
+    if (write(attempt->log_file, line, strlen(line)) < 0)
+        return attempt->look_ms; /* the disk may take it later */
+    close(attempt->log_file);
+    attempt->log_file = -1;
+    return -1;
+}
+
 /* Does what is due; returns when to call again, -1: not by time. To end a job: TERM to its
  * process; after half the grace, or when that has ended, TERM to all below; after the grace KILL
  * to all below, repeated until none is left. If the job's process ended by itself, the rest gets
@@ -201,7 +222,7 @@ static long long act(struct attempt *attempt)
     if (attempt->phase >= ALL_ASKED && now >= attempt->kill_ms)
         insist(attempt, now);
     if (attempt->phase == RUNS)
-        return next_due(attempt);
+        return earlier(next_due(attempt), look_at_memory(attempt, now));
     return attempt->phase == ASKED ? attempt->all_ms : attempt->kill_ms;
 }
 
@@ -402,6 +423,9 @@ static int begin_log(struct attempt *attempt)
         return -1;
     output = nm_log_begin(&attempt->log, file,
                           attempt->files->is_inside ? 0 : attempt->order.log_bytes);
+    for (char *const *limit = attempt->order.limits; output >= 0 && *limit != NULL; limit++)
+        if (strncmp(*limit, "memory.max ", 11) == 0)
+            attempt->log_file = fcntl(file, F_DUPFD_CLOEXEC, 3);
     close(file);
     if (output >= 0 && !attempt->files->is_inside && geteuid() == 0 &&
         fchown(output, attempt->order.uid, attempt->order.gid) != 0) {
@@ -502,6 +526,7 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
         .running_word = running_word,
         .status = -1,
         .leaf = -1,
+        .log_file = -1,
         .warned_ms = -1,
         .ask_ms = -1,
     };
@@ -517,6 +542,8 @@ int nm_supervise(const struct nm_files *files, int signals, int manager,
         WTERMSIG(attempt.status) == attempt.order.signal)
         say_why(&attempt, NM_TIME_LIMIT, NM_OVER_TIME); /* it did not handle the signal */
     read_leaf(&attempt);
+    if (attempt.log_file >= 0)
+        close(attempt.log_file);
     nm_log_end(&attempt.log);
     end = write_end(&attempt);
     if (attempt.manager >= 0)

@@ -168,6 +168,28 @@ def test_an_end_for_lack_of_memory_is_named(
     assert [file.read_text() for file in files] == ["200000 100000", "3221225472", "1", "9999"]
 
 
+def test_a_job_that_nears_its_memory_limit_reads_so_once_in_its_log(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    leaf, mib = stand_in(tmp_path), 2**20
+    for name in ("memory.max", "memory.current"):
+        (leaf / name).touch()
+    (leaf / "memory.stat").write_text(f"anon 5\ninactive_file {mib}\n")
+    world = served(make_world, tmp_path)
+    world.factory.create(world.order(*TIES, job="l1", host_memory_bytes=100 * mib))
+    world.said(job="l1")
+    (leaf / "memory.current").write_text(f"{96 * mib}\n")
+    lines = world.said(3, job="l1")
+    assert lines[1:] == [
+        "",
+        "nodemgr: the job has 95 % of its host memory, 100 MiB, in use; it is ended at the limit:"
+        " submit it with more --host-memory",
+    ]
+    world.factory.withdraw("l1", 1, "")
+    world.end("l1")
+    assert world.heard.tails["l1", 1].count("nodemgr:") == 1
+
+
 def test_the_use_of_the_host_is_recorded_at_the_end(make_world: MakeWorld, tmp_path: Path) -> None:
     leaf = stand_in(tmp_path)
     (leaf / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
