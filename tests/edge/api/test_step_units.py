@@ -35,7 +35,7 @@ MANY = 300
 """Elements of an array, and jobs: some steps of each."""
 
 
-KEYS = [f"hq/1/j{number}/1" for number in range(10_000, 10_000 + MAX_ASSIGNMENTS)]
+KEYS = [f"hq/1/c{number}/1" for number in range(10_000, 10_000 + MAX_ASSIGNMENTS)]
 
 
 class Turns:
