@@ -19,6 +19,7 @@ CASES: dict[str, Case] = {
     "hardening": services.hardening,
     "gate": closing.gate,
     "reboot": losing.reboot,
+    "warning": losing.warning,
     "power-cut": losing.power_cut,
     "upgrade": installing.upgrade,
     "uninstall": installing.uninstall,

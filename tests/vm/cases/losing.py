@@ -21,6 +21,12 @@ trap save TERM
 touch /run/began-$NODEMGR_JOB
 while :; do sleep infinity & wait; done
 """
+WARNED = """\
+trap "echo USR1 >> /var/order" USR1
+trap "echo TERM >> /var/order; exit 0" TERM
+touch /run/began
+while :; do sleep infinity & wait $!; done
+"""
 SUBMISSIONS, CUTS, LEAST_LINES = 200, 5, 20
 
 
@@ -53,6 +59,24 @@ def reboot(lab: Lab) -> str:
         restarts = {row["restarts"] for row in asked(machine, "queue")["running"]}
         assert restarts == {0}, restarts
         return f"{len(saved)} of {running} jobs saved; {len(after)} in place, none paused; {causes}"
+
+
+def warning(lab: Lab) -> str:
+    """At a shutdown a job gets its early signal, and TERM when the signal's time is over."""
+    with lab.node.machine() as machine:
+        ready(machine)
+        limit = machine.run("systemctl show nodemgr-jobs -p TimeoutStopUSec --value").strip()
+        assert limit == "12min", limit
+        machine.run(f"cat > /usr/local/bin/warned <<'EOF'\n{WARNED}EOF")
+        submit = "nodemgr submit --env bob --gpus 1 --signal USR1@10s"
+        job = machine.run(f"{submit} -- sh /usr/local/bin/warned").strip()
+        wait_for(machine, "test -e /run/began")
+        machine.reboot()
+        ready(machine)
+        order = machine.run("cat /var/order").split()
+        assert order == ["USR1", "TERM"], order
+        assert attempts_of(machine, job)[0]["cause"] == "node_down", attempts_of(machine, job)
+        return f"{' then '.join(order)}; the service has {limit} for it"
 
 
 def attempts_of(machine: Machine, job: str) -> list[dict[str, Any]]:
