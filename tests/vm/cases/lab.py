@@ -57,7 +57,7 @@ def states(machine: Machine) -> dict[str, str]:
 
 def ids(row: dict[str, Any]) -> list[str]:
     """The job of a row, or each of an array that waits in it."""
-    if not row["indices"]:
+    if not row.get("indices"):  # a version before has no arrays in a row
         return [row["id"]]
     runs = [run.split("-") for run in row["indices"].split(",")]
     indices = [index for run in runs for index in range(int(run[0]), int(run[-1]) + 1)]
