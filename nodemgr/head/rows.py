@@ -35,6 +35,9 @@ def living(state: ClusterState, job: ClusterJob, now_ns: int, silent_s: int | No
         "node": None if row is None else row.node,
         "pids": [],
         "users": [job.user],
+        "submitted": job.submitted_wall_ns // S,
+        "started": None,
+        "why": "",
         "since": job.submitted_wall_ns // S,
         "waited_seconds": max(0, now_ns - job.queued_ns) // S if waits else None,
         "duration_seconds": None if began_ns is None else max(0, now_ns - began_ns) // S,
@@ -73,6 +76,7 @@ def _spec(job: ClusterJob) -> dict[str, Any]:
         "restarts": job.restarts,
         "interruptions": job.interruptions,
         "attempt": job.attempt,
+        "deeds": [],
     }
 
 
@@ -117,7 +121,8 @@ def ended(row: EndedJob) -> dict[str, Any]:
     began = None if row.ran_ms is None else (row.ended_wall_ns - row.ran_ms * MS) // S
     attempt: dict[str, Any] = {
         "number": 1, "started": began, "ended": ended_s, "exit_code": row.exit_code,
-        "signal": row.signal, "why": row.why, "gpus": [], "gpu_indices": [], **times,
+        "signal": row.signal, "why": row.why, "gpus": [], "gpu_indices": [], "log_tail": "",
+        **times,
     }  # fmt: skip
     return {
         **_spec(job),
@@ -126,6 +131,7 @@ def ended(row: EndedJob) -> dict[str, Any]:
         "state": job.stage.value,
         "node": row.node or None,
         "submitted": job.submitted_wall_ns // S,
+        "started": began,
         "ended": ended_s,
         "exit_code": row.exit_code,
         "signal": row.signal,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from client_plugin.verbs.commands import history, queue
 from nodemgr.core.cluster import events
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.head.verbs import Who
@@ -34,6 +35,22 @@ def test_a_job_runs_on_a_node_and_ends(tmp_path: Path) -> None:
         assert (past["job"], past["node"], past["state"]) == ("c1", "gn1", "done")
         assert world.ask(ANN, "cluster_queue")["queue"] == []
         assert world.nodes["gn1"].answers() == [], "the end is acknowledged"
+
+
+def test_the_faces_print_a_job_of_the_head_in_each_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`logs --follow` prints where a job stands, `history JOB` its story."""
+    with cluster(tmp_path, gn1=1) as world:
+        job = world.submit(name="train")
+        for step in (world.turn, world.finish, world.turn):
+            (row,) = world.ask(ANN, "cluster_show", job=job)["jobs"]
+            assert queue.standing(row)
+            step()
+        (row,) = world.ask(ANN, "cluster_show", job=job)["jobs"]
+        assert queue.standing(row) == "done"
+        history._stories([row], expand=False)
+        assert "train" in capsys.readouterr().out
 
 
 def test_the_same_submission_again_is_the_same_job_also_when_it_has_ended(tmp_path: Path) -> None:
