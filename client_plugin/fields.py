@@ -168,13 +168,15 @@ RUN = (
     ),
     Field("memory_max_bytes", SIZE, option="--memory", verbs=(), wire="memory_max"),
     Field(
-        "cpus", COUNT, "Processors that the job may use, and reserves.", low=1, high=MAX_CPUS,
-        default="as the node sets per GPU, else all",
+        "cpus", COUNT, "Processors that it may use; a job reserves them.", low=1, high=MAX_CPUS,
+        verbs=RUN_AND_SUBMIT, default="of a job as the node sets per GPU, else all",
     ),
     Field(
         "host_memory_bytes", SIZE,
-        "Host memory that the job reserves, and its limit, e.g. 32GiB: beyond it the job is ended.",
-        option="--host-memory", default="as the node sets per GPU, else without limit",
+        "The limit of its host memory, e.g. 32GiB: beyond it all its processes are ended. A job"
+        " reserves it.",
+        option="--host-memory", verbs=RUN_AND_SUBMIT,
+        default="of a job as the node sets per GPU, else without limit",
     ),
     Field(
         "wait_ms", DURATION, "How long to wait for GPUs at most, e.g. 10min; 0: not at all.",

@@ -71,6 +71,7 @@ OUTPUT_LOST = Message(
 ATTEMPT_NOT_OPENED = Part("{jobs:.80}/{attempt:.90}: {error:.60}")
 WRITABLE_BY_OTHERS = Part("{jobs:.80}/{attempt:.90}: users other than uid {uid:d} can write there")
 NO_SUPERVISOR = Part("no process for its supervisor: {error}")
+NOT_A_RUN = Part("its process has ended, or is in a container")
 REQUEST_UNKNOWN = Part("this is not a known request")
 NOT_BY_HAND = Message(
     "nodemgr-supervisor is not started by hand",

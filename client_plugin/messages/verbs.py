@@ -86,6 +86,9 @@ TOP_WITHOUT_FACES = Message(
 
 # -- the start of a command --
 
+NO_LIMITS_NOW = Notice(
+    "--cpus and --host-memory do not limit this command: no manager of its node answers"
+)
 ABSENT_WAIT = Part("the first use of CUDA will wait for it")
 ABSENT_CPU = Part("until it is back there is only the CPU")
 ABSENT_ERROR = Part("until it is back each use of CUDA fails")

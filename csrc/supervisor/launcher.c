@@ -19,13 +19,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_MANAGERS = 8, MOST_GRAVES = 4096, PACKET_BYTES = 512, STRAY_PAUSE_MS = 20 };
+enum { MOST_MANAGERS = 8, MOST_GRAVES = 4096, PACKET_BYTES = 512, STRAY_PAUSE_MS = 20, FIXED = 3 };
 
 struct grave {
     int manager;
@@ -37,6 +38,7 @@ struct launcher {
     const char *scope; /* NULL: no cgroups */
     int listener; /* -1: one manager only */
     int signals;
+    int events; /* of the cgroups of commands */
     int managers[MOST_MANAGERS];
     size_t manager_count;
     struct nm_children supervisors;
@@ -127,6 +129,8 @@ static int become_supervisor(struct launcher *launcher, int directory, const cha
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     close(launcher->signals);
+    if (launcher->events >= 0)
+        close(launcher->events);
     if (launcher->listener >= 0)
         close(launcher->listener);
     for (size_t index = 0; index < launcher->manager_count; index++)
@@ -203,6 +207,7 @@ static void check_scope(struct launcher *launcher)
         return;
     if (access(launcher->scope, W_OK) == 0) {
         nm_leaf_sweep(launcher->scope);
+        nm_run_sweep(launcher->scope, launcher->events);
         launcher->scope = strdup(launcher->scope); /* a title takes the room of the arguments */
         return;
     }
@@ -210,8 +215,9 @@ static void check_scope(struct launcher *launcher)
     launcher->scope = NULL;
 }
 
-/* "WORD ENV/JOB.ATTEMPT" of an attempt with a directory here, or (limit) "ENV"; after it may be
-   "FILE VALUE". Returns the name's directory, or -1. */
+/* "ENV/JOB.ATTEMPT" of an attempt with a directory here, which `make` makes; "ENV" or
+   "ENV/run-NUMBER", which are made. After it may be "FILE VALUE". Returns the name's directory, or
+   -1. */
 static int leaf_of(const struct launcher *launcher, const char *text, char name[NM_LEAF_BYTES],
                    bool make)
 {
@@ -222,7 +228,7 @@ static int leaf_of(const struct launcher *launcher, const char *text, char name[
     errno = EINVAL;
     if (launcher->scope == NULL)
         return -1;
-    if (nm_leaf_is_name(name, true))
+    if (nm_leaf_is_name(name, true) || (nm_leaf_is_name(name, false) && nm_run_is_leaf(name)))
         return nm_leaf_open(launcher->scope, name, true);
     if (!nm_leaf_is_name(name, false) || (slash = strchr(name, '/')) == NULL ||
         (point = strrchr(slash, '.')) == NULL)
@@ -241,6 +247,23 @@ static void limit(const struct launcher *launcher, int manager, const char *text
     const int leaf = leaf_of(launcher, text, name, false);
     if (leaf < 0 || space == NULL || !nm_leaf_limit(leaf, space + 1))
         answer(manager, "unlimited", name, strerror(errno));
+    else
+        answer(manager, "limited", name, "");
+    if (leaf >= 0)
+        close(leaf);
+}
+
+/* "ENV/run-NUMBER": its process is that of the pidfd that came with the packet. */
+static void enter(const struct launcher *launcher, int manager, const char *text, int pidfd)
+{
+    char name[NM_LEAF_BYTES];
+    const int leaf = leaf_of(launcher, text, name, false);
+    const bool is_run = leaf >= 0 && nm_run_is_leaf(name);
+    const char *why =
+        is_run ? nm_run_enter(leaf, pidfd, launcher->events) : NM_REQUEST_UNKNOWN;
+    answer(manager, why == NULL ? "entered" : "outside", name, why == NULL ? "" : why);
+    if (is_run && why != NULL)
+        nm_leaf_remove(launcher->scope, name);
     if (leaf >= 0)
         close(leaf);
 }
@@ -258,7 +281,7 @@ static void make_leaf(const struct launcher *launcher, int manager, const char *
 static void kill_leaf(const struct launcher *launcher, const char *text, bool is_end)
 {
     char name[NM_LEAF_BYTES];
-    const int leaf = leaf_of(launcher, text, name, false);
+    const int leaf = nm_run_is_leaf(text) ? -1 : leaf_of(launcher, text, name, false);
     nm_leaf_kill(leaf);
     if (is_end && leaf >= 0)
         nm_leaf_remove(launcher->scope, name);
@@ -268,7 +291,7 @@ static void kill_leaf(const struct launcher *launcher, const char *text, bool is
 
 /* -- managers -- */
 
-static void hear(struct launcher *launcher, int manager, const char *text)
+static void hear(struct launcher *launcher, int manager, const char *text, int descriptor)
 {
     if (strcmp(text, "where") == 0) {
         answer(manager, "scope", launcher->scope != NULL ? launcher->scope : "-", "");
@@ -277,6 +300,8 @@ static void hear(struct launcher *launcher, int manager, const char *text)
         limit(launcher, manager, text + 6);
     else if (strncmp(text, "leaf ", 5) == 0)
         make_leaf(launcher, manager, text + 5);
+    else if (strncmp(text, "enter ", 6) == 0)
+        enter(launcher, manager, text + 6, descriptor);
     else if (strncmp(text, "kill ", 5) == 0)
         kill_leaf(launcher, text + 5, false);
     else if (strncmp(text, "remove ", 7) == 0)
@@ -303,20 +328,34 @@ static void lose(struct launcher *launcher, size_t index)
 
 /* One packet, one text. From the manager: start JOB/ATTEMPT, bury JOB/ATTEMPT, where, leaf LEAF
  * (it is made, and the same word answers), kill LEAF, remove LEAF (its processes are ended),
- * limit LEAF|ENV FILE VALUE. To it: forked JOB/ATTEMPT PID TICKS, failed JOB/ATTEMPT WHY,
- * buried JOB/ATTEMPT (when none of its processes is left), scope DIRECTORY|- and jobs DIRECTORY,
- * unlimited LEAF WHY. false: there will be no other packet. */
+ * limit LEAF|ENV FILE VALUE, enter LEAF with a pidfd. To it: forked JOB/ATTEMPT PID TICKS,
+ * failed JOB/ATTEMPT WHY, buried JOB/ATTEMPT (when none of its processes is left),
+ * scope DIRECTORY|- and jobs DIRECTORY, limited LEAF, unlimited LEAF WHY, entered LEAF,
+ * outside LEAF WHY. false: there will be no other packet. */
 static bool read_manager(struct launcher *launcher, int manager)
 {
     char text[PACKET_BYTES];
-    const ssize_t size = recv(manager, text, sizeof text - 1, MSG_DONTWAIT);
+    union { /* room for one descriptor: the kernel closes others */
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } more;
+    struct iovec part = {.iov_base = text, .iov_len = sizeof text - 1};
+    struct msghdr packet = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &more,
+                            .msg_controllen = sizeof more};
+    const ssize_t size = recvmsg(manager, &packet, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const struct cmsghdr *header;
+    int descriptor = -1;
     if (size < 0)
         return errno == EAGAIN || errno == EINTR;
-    if (size == 0)
-        return false;
+    header = CMSG_FIRSTHDR(&packet);
+    if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+        memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
     text[size] = 0;
-    hear(launcher, manager, text);
-    return true;
+    if (size > 0)
+        hear(launcher, manager, text, descriptor);
+    if (descriptor >= 0)
+        close(descriptor);
+    return size > 0;
 }
 
 static void admit(struct launcher *launcher)
@@ -337,12 +376,14 @@ static void serve(struct launcher *launcher)
 {
     while (launcher->listener >= 0 || launcher->manager_count > 0 ||
            launcher->supervisors.count > 0 || launcher->supervisors.strays) {
-        struct pollfd ready[2 + MOST_MANAGERS] = {{.fd = launcher->signals, .events = POLLIN},
-                                                  {.fd = launcher->listener, .events = POLLIN}};
+        struct pollfd ready[FIXED + MOST_MANAGERS] = {{.fd = launcher->signals, .events = POLLIN},
+                                                      {.fd = launcher->listener, .events = POLLIN},
+                                                      {.fd = launcher->events, .events = POLLIN}};
         const size_t count = launcher->manager_count;
         for (size_t index = 0; index < count; index++)
-            ready[2 + index] = (struct pollfd){.fd = launcher->managers[index], .events = POLLIN};
-        if (poll(ready, 2 + count, launcher->supervisors.strays ? STRAY_PAUSE_MS : -1) < 0)
+            ready[FIXED + index] =
+                (struct pollfd){.fd = launcher->managers[index], .events = POLLIN};
+        if (poll(ready, FIXED + count, launcher->supervisors.strays ? STRAY_PAUSE_MS : -1) < 0)
             continue;
         if (ready[0].revents != 0) {
             struct signalfd_siginfo info;
@@ -353,8 +394,11 @@ static void serve(struct launcher *launcher)
             reap(launcher);
         /* from the last: a removed one is replaced by the last */
         for (size_t index = count; index-- > 0;)
-            if (ready[2 + index].revents != 0 && !read_manager(launcher, launcher->managers[index]))
+            if (ready[FIXED + index].revents != 0 &&
+                !read_manager(launcher, launcher->managers[index]))
                 lose(launcher, index);
+        if (ready[2].revents != 0 && launcher->scope != NULL)
+            nm_run_sweep(launcher->scope, launcher->events);
         if (ready[1].revents != 0)
             admit(launcher);
     }
@@ -376,6 +420,7 @@ int nm_launch(int socket, bool listens, const char *jobs, const char *scope)
         fprintf(stderr, "nodemgr: " NM_LAUNCHER_NOT_STARTED "\n", strerror(errno));
         return 1;
     }
+    launcher.events = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     check_scope(&launcher);
     load_user_database();
     serve(&launcher);

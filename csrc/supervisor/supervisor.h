@@ -25,6 +25,15 @@ int nm_supervise_directory(int directory, const char *name, int manager, const c
    below which each job gets a cgroup; NULL: none. */
 int nm_launch(int socket, bool listens, const char *jobs, const char *scope);
 
+/* -- runs.c -- */
+
+/* Whether this is the name of a command's cgroup, not of a job's. */
+bool nm_run_is_leaf(const char *name);
+/* Moves the process of a pidfd into its cgroup. `events`: of inotify. Returns why not, or NULL. */
+const char *nm_run_enter(int leaf, int pidfd, int events);
+/* Takes the events, and removes the cgroups of commands whose processes have ended. */
+void nm_run_sweep(const char *scope, int events);
+
 /* -- down.c -- */
 
 /* The node goes down: has all supervisors below `jobs` end their jobs, and waits for them. */

@@ -342,11 +342,14 @@ JOBS_BY_OWN_LAUNCHER = CheckDetail("started by the manager's own launcher; {limi
 JOBS_BY_SERVICE = CheckDetail("started by the service nodemgr-jobs ({path}); {limits}")
 JOBS_IN_CGROUPS = Part("each in a cgroup of its own")
 JOBS_WITHOUT_LIMITS = Part("--cpus and --host-memory reserve, and limit nothing: {why}")
+RUN_WITHOUT_LIMITS = Part("--cpus and --host-memory do not limit this command: {why}")
+LAUNCHER_AWAY = Part("the service nodemgr-jobs does not answer")
+IN_A_CGROUP = Part("it stays in the cgroup of the job or of the command that it is part of")
 NO_CGROUPS = Part("only jobs of the service nodemgr-jobs have cgroups of their own")
 NO_SCOPE_MADE = Part("systemd delegates no cgroup to them (journalctl -u nodemgr-jobs)")
 NO_CONTROLLERS = Part("their cgroups lack controllers ({names}): look at the kernel's options")
 LIMITED_BY_CONTAINER = Part(
-    "a job in a container stays in the container's cgroup, and its limits hold"
+    "a process in a container stays in the container's cgroup, and its limits hold"
 )
 SERVICE_SILENT = CheckDetail("the service nodemgr-jobs does not answer ({why})")
 SERVICE_NOT_REACHED = CheckDetail("{socket}: not reached yet")

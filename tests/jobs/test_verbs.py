@@ -217,6 +217,25 @@ def test_limits_that_cannot_hold_are_said(nodemgr: Run, tmp_path: Path) -> None:
     assert nodemgr("submit", "--env", "alice", "--gpus", "0", "--", "true").stderr == ""
 
 
+def test_limits_of_a_command_are_refused_or_their_absence_said(world: World, nodemgr: Run) -> None:
+    def run(*options: str) -> tuple[int, str, str]:
+        with begin(world, "run", "--env", "alice", *options, "--", "echo", "ran") as command:
+            out, err = command.communicate()
+        return command.returncode, out, err
+
+    limits = "nodemgr: --cpus and --host-memory do not limit this command: only jobs of the service"
+    code, out, err = run("--cpus", "1")
+    assert (code, out, err.startswith(limits), err.count("\n")) == (0, "ran\n", True, 1)
+    assert run() == (0, "ran\n", "")
+    assert run("--cpus", "0")[:2] == (2, "")
+    code, out, err = run("--cpus", "65536")
+    assert (code, out, "this node has" in err) == (77, "", True)
+    nodemgr("quota", "set", "alice", "--host-memory", "1GiB")
+    code, out, err = run("--host-memory", "2GiB")
+    assert (code, out, "alice" in err) == (77, "", True)
+    assert run() == (0, "ran\n", "")
+
+
 def test_a_best_effort_job_hears_that_it_goes_sooner_than_its_signal_says(nodemgr: Run) -> None:
     best = "submit", "--env", "alice", "--hold", "--class", "best-effort"
     said = nodemgr(*best, "--signal", "USR1@61s", "--", "true")

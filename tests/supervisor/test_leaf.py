@@ -5,6 +5,7 @@ Real cgroups where this user may make some; a plain directory stands in for the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ import pytest
 from nodemgr.core.model.entities import Cause, HostFigures
 from nodemgr.edge.gate.node_gate import NodeGate
 from nodemgr.edge.kernel import cgroups
+from nodemgr.edge.kernel.processes import process_key, start_ticks
+from nodemgr.messages import doctor
 from tests.supervisor.world import World, all_gone, end, remove_cgroup
 
 MakeWorld = Callable[..., World]
@@ -242,6 +245,107 @@ def test_a_lowered_limit_ends_no_job(make_world: MakeWorld, tmp_path: Path) -> N
     (env / "memory.current").write_text("4096\n")
     assert world.run("true", job="l1", attempt=2, env_limits=("memory.max 4096",)).exit_code == 0
     assert (env / "memory.max").read_text() == "4096"
+
+
+Entered = list[str | None]
+
+
+@contextlib.contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Killed in any case."""
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def entered(world: World, pid: int, *limits: str) -> Entered:
+    """Why the process stays where it is, waited for."""
+    found: Entered = []
+    key = process_key(pid, start_ticks(pid) or 0)
+    world.launcher._controllers = ["cpu", "memory"]
+    world.factory.enter("alice", key, limits, found.append)
+    world.until(lambda: bool(found))
+    return found
+
+
+def leaf_of(scope: Path, pid: int) -> Path:
+    return scope / "alice" / f"run-{pid}.{start_ticks(pid)}"
+
+
+def test_a_command_is_moved_and_its_cgroup_goes_with_its_last_process(
+    make_world: MakeWorld, scope: Path
+) -> None:
+    world = served(make_world, scope)
+    with started("sh", "-c", "read line; sleep 600 & wait") as shell:
+        leaf = leaf_of(scope, shell.pid)
+        assert entered(world, shell.pid) == [None]
+        assert processes(leaf) == {shell.pid}
+        assert shell.stdin is not None
+        shell.stdin.write(b"\n")
+        shell.stdin.flush()
+        world.until(lambda: len(processes(leaf)) == 2)
+        (child,) = processes(leaf) - {shell.pid}
+        assert entered(world, shell.pid) == [doctor.IN_A_CGROUP()]
+        for order in ("kill", "remove"):
+            world.launcher.request(f"{order} alice/{leaf.name}")
+        assert world.run("true", job="l1").exit_code == 0
+        assert shell.poll() is None, "the end of a command kills nothing"
+    world.until(lambda: processes(leaf) == {child})
+    end(child)
+    world.until(lambda: not leaf.exists())
+
+
+def test_the_next_launcher_removes_the_cgroup_of_a_command(
+    make_world: MakeWorld, scope: Path
+) -> None:
+    world = served(make_world, scope)
+    with started("sleep", "600") as command:
+        leaf = leaf_of(scope, command.pid)
+        assert entered(world, command.pid) == [None]
+        world._programs[0].kill()
+        world._programs[0].wait()
+        world.until(lambda: world.launcher.scope == "")
+        world.serve(scope=scope)
+        world.until(lambda: world.launcher.scope == str(scope))
+        assert processes(leaf) == {command.pid}
+    world.until(lambda: not leaf.exists())
+
+
+def test_no_command_leaves_a_container_or_a_job(make_world: MakeWorld, scope: Path) -> None:
+    world = served(make_world, scope)
+    unshare = subprocess.run(["unshare", "--pid", "--fork", "true"], check=False)
+    if unshare.returncode:
+        pytest.skip("no PID namespace can be made here")
+    with started("unshare", "--pid", "--fork", "--kill-child", "sleep", "600") as outer:
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+        world.until(lambda: bool(children.read_text()))
+        inner = int(children.read_text())
+        leaf = leaf_of(scope, inner)
+        assert entered(world, inner) == ["its process has ended, or is in a container"]
+        assert not leaf.exists()
+    world.factory.create(world.order(*TIES, job="l1"))
+    main = world.begun("l1")
+    assert entered(world, main) == [doctor.IN_A_CGROUP()]
+    world.factory.withdraw("l1", 1, "")
+    world.end("l1")
+
+
+def test_a_command_is_limited_before_it_is_moved(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = served(make_world, tmp_path)
+    with started("sleep", "600") as command:
+        name = f"alice/run-{command.pid}.{start_ticks(command.pid)}"
+        leaf = stand_in(tmp_path, name)
+        assert entered(world, command.pid, "pids.max 77") == [None]
+        assert (leaf / "pids.max").read_text() == "77"
+        assert (leaf / "cgroup.procs").read_text() == str(command.pid)
+        (leaf / "cgroup.procs").unlink()
+        assert entered(world, command.pid) == ["No such file or directory"]
+        world.launcher.request(f"enter {name}")  # without a pidfd
+        world.launcher.request("enter alice/l1.1")
+        world.launcher._lose()
+        assert entered(world, command.pid) == [doctor.LAUNCHER_AWAY()]
 
 
 def test_without_a_scope_jobs_run_and_launcher_and_manager_report_it_once(

@@ -6,7 +6,7 @@ Knows: the factory's words. Must not know: anything else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import Cause
@@ -33,6 +33,11 @@ class NoFactory:
     def withdraw(self, job_id: str, attempt: int, why: str, *, warns: bool = False) -> None: ...
     def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None: ...
     def limit_env(self, env: str, limits: Sequence[str]) -> None: ...
+
+    def enter(
+        self, env: str, process: str, limits: Sequence[str], then: Callable[[object], None]
+    ) -> None:
+        then(None)
 
     def delete(self, job_id: str) -> None: ...
 

@@ -15,7 +15,7 @@ import sys
 
 from client_plugin import fields
 from client_plugin.messages import verbs as messages
-from client_plugin.messages.form import stated
+from client_plugin.messages.form import relayed, stated
 from client_plugin.messages.ways import MEANWHILE
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
@@ -37,10 +37,11 @@ from client_plugin.ways.faults import Exit, Fault, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Mapping, NoReturn
+    from typing import Any, Dict, List, Mapping, NoReturn, Optional
 
     from client_plugin.fields import Wish
 
+LIMITS = ("cpus", "host_memory_bytes")
 ABSENT = {
     "wait": messages.ABSENT_WAIT,
     "cpu": messages.ABSENT_CPU,
@@ -70,7 +71,8 @@ def run(said: Said) -> int:
         wish["gpus"] = gpus
     program, command = programs.program_of(said.command[0]), said.command
     _warn(command, env)
-    _refuse_early(directory, settings, wish, no_wait=said.no_wait)
+    status = _refuse_early(directory, settings, wish, no_wait=said.no_wait)
+    _take_limits(directory, env, status, wish)
     variables = environment(base, directory, settings, wish, program)
     if at_start:
         variables = acquired(variables, settings, command)
@@ -117,24 +119,40 @@ def _warn(command: List[str], env: str) -> None:
 
 def _refuse_early(
     directory: str, settings: Mapping[str, str], wish: Wish, *, no_wait: bool
-) -> None:
-    """Refuses what the manager would refuse whenever it was asked.
+) -> Optional[Mapping[str, Any]]:
+    """Refuses what the manager would refuse whenever it was asked; returns its status.
 
     An absent manager refuses nothing, except with --no-wait: its clients follow the environment's
     policy for that when they need it.
     """
     if not settings.get("address", "unix:").startswith("unix:"):
-        return
+        return None
     try:
-        status = UserWay(directory).status()
+        status: Mapping[str, Any] = UserWay(directory).status()
     except Fault as fault:
         if no_wait or fault.code != Exit.UNREACHABLE:
             raise
         then = ABSENT.get(settings.get("no_manager", "wait"), messages.ABSENT_WAIT)
         say(MEANWHILE(line=fault.message, then=then()))
-        return
+        return None
     if (reason := refusal(status, settings, wish)) is not None:
         raise Fault(reason, Exit.QUOTA_REFUSES)
+    return status
+
+
+def _take_limits(
+    directory: str, env: str, status: Optional[Mapping[str, Any]], wish: Wish
+) -> None:
+    """Has this process held to limits of CPUs and host memory, where it or its env has any."""
+    named = {name: wish[name] for name in LIMITS if name in wish}
+    rows = () if status is None else status["envs"]
+    quota: Mapping[str, Any] = next((row["quota"] for row in rows if row["name"] == env), {})
+    if status is None and named:
+        say(messages.NO_LIMITS_NOW())
+    elif named or any(quota.get(name) is not None for name in LIMITS):
+        note = UserWay(directory).ask("run_begin", **named).get("note")
+        if note:
+            say(relayed(note))
 
 
 def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoReturn:

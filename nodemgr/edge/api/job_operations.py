@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from client_plugin import fields
-from client_plugin.messages.form import relayed, stated
+from client_plugin.messages.form import MessageLine, relayed, stated
 from client_plugin.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
@@ -32,10 +32,12 @@ from nodemgr.core.model.entities import (
     JobSpec,
     JobState,
     QueueRow,
+    RunSpec,
     TaskClass,
 )
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
+from nodemgr.core.state import host_use
 from nodemgr.core.views import job_rows
 from nodemgr.edge.api import (
     bulk_actions,
@@ -371,6 +373,27 @@ class JobOperations:
             and any(job.run.place == place for job in state.jobs.values())
         )
         return {"place": place, "waits": waits}
+
+    @verb("run_begin", ENV, run_specs.LIMITS)
+    def _run_begin(self, who: Speaker, given: dict[str, Any]) -> Later:
+        """Limits the caller's own process, where its node can. Raises OperationError."""
+        state, session, env = self._daemon.state, who.session, who.env or ""
+        run = RunSpec("", 0, None, None, **given)
+        bound = host_use.short_of(state, env, run, when_alone=True)
+        if bound is not None:
+            raise OperationError(relayed(reasons.host_above(run, bound)), "quota")
+
+        def begin(reply: Callable[[Any], None]) -> None:
+            def then(why: MessageLine | None) -> None:
+                is_told = why is not None and host_use.needs(run)
+                reply({"note": found.RUN_WITHOUT_LIMITS(why=why)} if is_told else {})
+
+            if isinstance(session, Connection) and self._launch_hosts.is_on_node(session):
+                self._daemon.jobs.enter(env, session.key, run, then)
+            else:
+                then(found.LIMITED_BY_CONTAINER())
+
+        return Later(begin)
 
     # -- which queue --
 

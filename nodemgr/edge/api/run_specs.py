@@ -12,7 +12,7 @@ from client_plugin import fields
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import GpuRange, RunSpec
 from nodemgr.edge.api import job_arguments as kinds
-from nodemgr.edge.rpc.operation import OperationError
+from nodemgr.edge.rpc.operation import OperationError, of_field
 from nodemgr.messages.orders import MEMORY_RANGE_ABSURD
 
 _own, _of_run = (
@@ -20,6 +20,12 @@ _own, _of_run = (
 )
 OF_RUN = [row.name for row in fields.ORDERED if row.name in _of_run - _own and not row.most]
 """Arguments that are fields of the RunSpec alone, by the same names."""
+LIMITS = {
+    row.name: of_field(row, kinds.OF_KIND)
+    for row in fields.OF_RUN
+    if row.name in ("cpus", "host_memory_bytes")
+}
+"""The limits of a command that a user runs."""
 
 
 def take(

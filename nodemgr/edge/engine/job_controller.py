@@ -18,7 +18,15 @@ from client_plugin.messages.form import MessageLine, relayed
 from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.encoding import EncodingError
-from nodemgr.core.model.entities import UNDER_WAY, Cause, Job, JobState, Uuid
+from nodemgr.core.model.entities import (
+    UNDER_WAY,
+    Cause,
+    Job,
+    JobState,
+    ProcessKey,
+    RunSpec,
+    Uuid,
+)
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import launch_hosts
 from nodemgr.core.state.driver_numbers import driver_numbers
@@ -393,6 +401,14 @@ class Jobs:
         row = self._state.envs.get(env)
         if row is not None:
             self.factory.limit_env(env, leaf_limits.of_env(row.quota))
+
+    def enter(
+        self, env: str, process: ProcessKey, run: RunSpec,
+        then: Callable[[MessageLine | None], None],
+    ) -> None:  # fmt: skip
+        """Holds a command of a user to its limits and those of its environment."""
+        self.env_changed(env)  # no job has made its cgroup yet
+        self.factory.enter(env, process, leaf_limits.of_run(run), then)
 
     def _forget(self, effect: effects.ForgetJob) -> None:
         self._finished.add(effect.env, effect.job_id)

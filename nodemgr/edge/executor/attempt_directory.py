@@ -460,7 +460,7 @@ def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
         "cwd": order.cwd,
     }
     entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
-    entries += [f"limit={limit}" for limit in leaf_limits.of_job(order.run)]
+    entries += [f"limit={limit}" for limit in leaf_limits.of_run(order.run)]
     entries += [f"env_limit={limit}" for limit in order.env_limits]
     entries += (
         [f"arg={word}" for word in order.argv]

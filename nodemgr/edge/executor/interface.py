@@ -10,12 +10,12 @@ for an attempt. No verb waits. No verb raises on a fault of the job: `ended` rep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from client_plugin.messages.form import MessageLine
-from nodemgr.core.model.entities import Cause, HostFigures, RunSpec, Uuid
+from nodemgr.core.model.entities import Cause, HostFigures, ProcessKey, RunSpec, Uuid
 
 AttemptState = Literal["unknown", "starting", "running", "ended"]
 
@@ -126,6 +126,15 @@ class ResourceFactory(Protocol):
 
     def limit_env(self, env: str, limits: Sequence[str]) -> None:
         """Changes the limits of the cgroup of an environment's jobs (leaf_limits.of_env)."""
+
+    def enter(
+        self, env: str, process: ProcessKey, limits: Sequence[str],
+        then: Callable[[MessageLine | None], None],
+    ) -> None:  # fmt: skip
+        """Moves a process of the node into a limited cgroup of its own, among those of its env.
+
+        `then` gets the reason why it stays where it is; None: it is there.
+        """
 
     def delete(self, job_id: str) -> None:
         """The job is final: its orders and logs may be deleted."""

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from client_plugin.messages.form import MessageLine
+from nodemgr.edge.clients.descriptor_filter import close_all
 from nodemgr.edge.host import privileges, stderr_log
 from nodemgr.edge.host.file_events import CAME, FileEvents
 from nodemgr.messages import doctor
@@ -93,7 +94,8 @@ class Launcher:
         self._jobs_dir, self._path = endpoint.jobs_dir, endpoint.path
         self._spare, self._fault = endpoint.sockets, endpoint.fault
         self._socket: socket.socket | None = None
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        """Packets with the descriptors that each brings along and owns."""
         self._retry: asyncio.TimerHandle | None = None
         self._pause_s = RETRY_S
         self._news: FileEvents | None = None
@@ -131,11 +133,12 @@ class Launcher:
         missing = [name for name in LIMITED if name not in self._controllers]
         return doctor.NO_CONTROLLERS(names=" and ".join(missing)) if missing else None
 
-    def request(self, text: str) -> bool:
-        """False: there is none to hear it."""
+    def request(self, text: str, *descriptors: int) -> bool:
+        """False: there is none to hear it. Takes the descriptors over."""
         if not self._is_ours:
+            close_all(descriptors)
             return False
-        self._send(text)
+        self._send(text, *descriptors)
         return True
 
     def close(self) -> None:
@@ -238,22 +241,22 @@ class Launcher:
         self._say_limits()
         self._heard(SCOPE_KNOWN)
 
-    def _send(self, text: str) -> None:
-        self._unsent.append(text.encode())
+    def _send(self, text: str, *descriptors: int) -> None:
+        self._unsent.append((text.encode(), list(descriptors)))
         self._flush()
 
     def _flush(self) -> None:
         sock = self._socket
         while sock is not None and self._unsent:
             try:
-                sock.send(self._unsent[0])
+                socket.send_fds(sock, [self._unsent[0][0]], self._unsent[0][1])
             except (BlockingIOError, InterruptedError):
                 self._loop.add_writer(sock.fileno(), self._flush)
                 return
             except OSError:
                 self._loop.call_soon(self._lose)  # not from within a verb
                 return
-            self._unsent.popleft()
+            close_all(self._unsent.popleft()[1])
         if sock is not None:
             self._loop.remove_writer(sock.fileno())
 
@@ -274,7 +277,8 @@ class Launcher:
     def _drop(self) -> None:
         sock, self._socket = self._socket, None
         self._is_ours, self.scope = False, ""
-        self._unsent.clear()
+        while self._unsent:
+            close_all(self._unsent.popleft()[1])
         if sock is not None:
             self._loop.remove_reader(sock.fileno())
             self._loop.remove_writer(sock.fileno())

@@ -16,8 +16,8 @@ MOST_PROCESSES = 32_768
 PERIOD_US = 100_000
 
 
-def of_job(run: RunSpec) -> tuple[str, ...]:
-    """`FILE VALUE` for each limit."""
+def of_run(run: RunSpec) -> tuple[str, ...]:
+    """`FILE VALUE` for each limit, of a job or of a command that a user runs."""
     limits = [f"pids.max {MOST_PROCESSES}"]
     if run.cpus is not None:
         limits.append(f"cpu.max {run.cpus * PERIOD_US} {PERIOD_US}")

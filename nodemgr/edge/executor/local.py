@@ -31,7 +31,7 @@ from typing import TypeVar
 
 from client_plugin.fields import MAX_YIELD_MS
 from client_plugin.messages import attempts
-from client_plugin.messages.form import MessageLine, stated
+from client_plugin.messages.form import MessageLine, relayed, stated
 from nodemgr.core.model.entities import END_GRACE_MS, Cause, ProcessKey
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session
@@ -44,10 +44,12 @@ from nodemgr.edge.executor.launcher import SCOPE_KNOWN, Launcher, LauncherEndpoi
 from nodemgr.edge.executor.output_writer import CHUNK_BYTES, OutputWriter
 from nodemgr.edge.executor.runner_registry import AttemptName, Handout, Runners, on_the_node
 from nodemgr.edge.gate.node_gate import NO_NODE_GATE, NodeGate
+from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.processes import (
     ProcessTable,
     age_ms,
     boot_id,
+    identify,
     pid_of,
     process_key,
     start_ticks,
@@ -161,6 +163,8 @@ class NodeFactory:
         self._makes_leaves = True
         """The launcher knows the packet `leaf`."""
         self._told_host: tuple[bool, str] | None = None
+        self._entering: dict[str, Callable[[MessageLine | None], None]] = {}
+        """By the name of the cgroup of a command."""
         self._launcher = Launcher(loop, launcher, self._heard, self._launcher_changed)
         self._writer = OutputWriter(loop)
         self.runners = Runners(loop, self, host_of, is_needed)
@@ -256,6 +260,26 @@ class NodeFactory:
     def limit_env(self, env: str, limits: Sequence[str]) -> None:
         for limit in limits if self._launcher.scope else ():
             self._launcher.request(f"limit {env} {limit}")
+
+    def enter(
+        self, env: str, process: ProcessKey, limits: Sequence[str],
+        then: Callable[[MessageLine | None], None],
+    ) -> None:  # fmt: skip
+        _, pid, ticks = process.split(":")
+        why, scope = self._launcher.no_limits(), self._launcher.scope
+        if why is None and Path(scope) in (cgroups.directory_of(pid) or Path()).parents:
+            why = doctor.IN_A_CGROUP()
+        identity = identify(process) if why is None else None
+        if identity is None:
+            then(why)
+            return
+        name = f"{env}/run-{pid}.{ticks}"
+        for limit in limits:
+            self._launcher.request(f"limit {name} {limit}")
+        if self._launcher.request(f"enter {name}", identity.pidfd):
+            self._entering[name] = then
+        else:
+            then(doctor.LAUNCHER_AWAY())
 
     def delete(self, job_id: str) -> None:
         if attempt_directory.is_job_name(job_id) and not any(
@@ -393,6 +417,8 @@ class NodeFactory:
     def _launcher_changed(self) -> None:
         """Back: repeats requests it may have missed. Gone: checks requests it may have received."""
         self._loop.call_soon(self._notify_host)
+        while self._entering:
+            self._entering.popitem()[1](doctor.LAUNCHER_AWAY())
         for attempt in [
             attempt
             for attempt in self._attempts.values()
@@ -421,6 +447,9 @@ class NodeFactory:
             return
         if verb == "leaf":  # ENV/JOB.ATTEMPT
             words[0] = "/".join(words[0].rpartition("/")[2].rpartition(".")[::2])
+        if (then := self._entering.get(words[0])) and verb in ("entered", "outside"):
+            del self._entering[words[0]]
+            then(relayed(" ".join(words[1:])) if verb == "outside" else None)
         job, _, number = words[0].partition("/")
         attempt = self._attempts.get((job, int(number) if number.isdigit() else 0))
         if attempt is None:

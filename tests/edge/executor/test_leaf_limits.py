@@ -7,12 +7,12 @@ from nodemgr.edge.executor import leaf_limits
 
 
 def test_a_job_that_names_nothing_is_limited_in_its_processes_alone() -> None:
-    assert leaf_limits.of_job(RunSpec("true", 0, None, None)) == ("pids.max 32768",)
+    assert leaf_limits.of_run(RunSpec("true", 0, None, None)) == ("pids.max 32768",)
 
 
 def test_named_cpus_and_memory_are_the_kernels_limits() -> None:
     run = RunSpec("true", 0, None, None, cpus=3, host_memory_bytes=2**30)
-    assert leaf_limits.of_job(run)[1:] == (
+    assert leaf_limits.of_run(run)[1:] == (
         "cpu.max 300000 100000",
         "memory.max 1073741824",
         "memory.swap.max 0",
