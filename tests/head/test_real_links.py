@@ -50,20 +50,20 @@ def test_a_node_joins_runs_a_job_and_relays_a_user(tmp_path: Path) -> None:
         until(head, lambda: states and states[-1] is not None)
         by = {"uid": 1000, "gid": 1000, "user": "ann"}
         job = {"argv": ["true"], "cwd": "/", "environ": ["A=1"], "key": "ab" * 16, "gpus": 1}
-        link.say("ask", id=1, verb="cluster_submit", arguments=job, by=by, env="ann")
+        link.send("ask", id=1, verb="cluster_submit", arguments=job, by=by, env="ann")
         until(head, lambda: any(frame["t"] == "assign" for frame in heard))
         assigned = next(frame for frame in heard if frame["t"] == "assign")
         assert (assigned["user"], assigned["argv"], assigned["env"]) == ("ann", ["true"], "ann")
         assert any(frame.get("ok") == {"job": "c1"} for frame in heard)
         put = next(frame for frame in heard if frame["t"] == "order")
         assert (put["verb"], put["arguments"]["quota"]["gpus"]) == ("env_put", 4)
-        link.say("ask", id=2, verb="cluster_wait", arguments={"jobs": ["c1"]}, by=by, env="ann")
+        link.send("ask", id=2, verb="cluster_wait", arguments={"jobs": ["c1"]}, by=by, env="ann")
         end = {
             "key": assigned["key"], "number": assigned["number"], "over": True, "began": True,
             "job": "j1", "confirmed": True, "state": "failed", "cause": "own", "exit_code": 3,
             "started_wall_ns": 10**18, "ended_wall_ns": 10**18 + 10**10,
         }  # fmt: skip
-        link.say("report", number=1, **{**facts, "answers": [end]})
+        link.send("report", number=1, **{**facts, "answers": [end]})
         until(head, lambda: any(frame["t"] == "acknowledge" for frame in heard))
         until(head, lambda: any(frame.get("id") == 2 for frame in heard))
         (outcome,) = next(frame["ok"]["jobs"] for frame in heard if frame.get("id") == 2)
