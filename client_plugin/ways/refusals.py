@@ -21,8 +21,9 @@ TYPED = {
     "drop_users": "--no-user", "env": "--env", "first": "--first", "for_ms": "--for",
     "force": "--force", "grace_ms": "--grace", "groups": "--group", "index": "INDEX",
     "job": "JOB", "jobs": "JOB", "mine": "--mine", "no_after": "--no-after", "note": "--note",
-    "queue": "QUEUE", "since_wall_ns": "--since", "state": "--state",
-    "task": "TASK", "token": "TOKEN", "users": "--user",
+    "node": "--name", "queue": "QUEUE", "since_wall_ns": "--since", "state": "--state",
+    "take_over": "--take-over", "task": "TASK", "token": "TOKEN", "users": "--user",
+    "word": "WORD",
 }  # fmt: skip
 """Argument of an order -> the option, or the word of the usage line, that a user types for it."""
 

@@ -287,6 +287,7 @@ class World:
             may_enter=lambda *_: True,
             uncharged_bytes=lambda *_: 0,
             charge=lambda *_: None,
+            share=lambda _: None,
         )
         factory: Any = SimpleNamespace(job_of=lambda _: None)
         selector: Any = SimpleNamespace(swallow=lambda *_: None)

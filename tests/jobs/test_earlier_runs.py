@@ -20,7 +20,8 @@ from nodemgr.core.model.values import replace
 from nodemgr.edge.api import job_operations
 from nodemgr.edge.forecast import run_keeper
 from nodemgr.edge.forecast.run_keeper import RunKeeper
-from nodemgr.edge.rpc.operation import unknown_verb
+from nodemgr.edge.rpc.operation import OperationError
+from nodemgr.messages.orders import UNKNOWN_VERB
 from tests.jobs import test_verbs
 from tests.jobs.test_verbs import Run
 from tests.jobs.world import World
@@ -192,7 +193,7 @@ def test_a_manager_that_knows_of_no_programs_takes_the_jobs(
     """Of an earlier version, which goes on until it is started again."""
 
     def no_verb(*_: object) -> None:
-        raise unknown_verb("programs", ["job_submit"])
+        raise OperationError(UNKNOWN_VERB(verb="programs", known="job_submit"))
 
     monkeypatch.setattr(RunKeeper, "closures", no_verb)
     for arguments in (job_operations.SUBMISSION, job_operations.ONE_OF_MANY):

@@ -140,9 +140,7 @@ def _refuse_early(
     return status
 
 
-def _take_limits(
-    directory: str, env: str, status: Optional[Mapping[str, Any]], wish: Wish
-) -> None:
+def _take_limits(directory: str, env: str, status: Optional[Mapping[str, Any]], wish: Wish) -> None:
     """Has this process held to limits of CPUs and host memory, where it or its env has any."""
     named = {name: wish[name] for name in LIMITS if name in wish}
     rows = () if status is None else status["envs"]

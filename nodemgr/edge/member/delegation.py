@@ -9,13 +9,14 @@ A job `cN` is the head's. A submission is, if its environment is the cluster's a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from client_plugin.messages.form import stated
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.api.verb_table import ADMIN, ENV, Begin, Speaker
-from nodemgr.edge.rpc.operation import OperationError, Reply
+from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
 
 AskHead = Callable[[Speaker, str, dict[str, Any], Reply], None]
 """Has the head carry out one of its verbs."""
@@ -125,6 +126,8 @@ class Delegation:
             return
 
         def here(answer: Any) -> None:
+            if isinstance(answer, JsonText):
+                answer = json.loads(answer)
             if isinstance(answer, dict):
                 rows = [row for row in answer["queue"] if not self._is_assigned(row)]
                 after = BEYOND if answer["after"] is None else answer["after"]

@@ -17,9 +17,10 @@ from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager
 
 NOT_TYPED = {
-    "again", "before", "below", "by", "cwd", "environ", "features", "files", "gid", "head", "key",
-    "keys", "leader", "limit", "models", "number", "offset", "order", "recognised", "since", "skip",
-    "tokens", "uid", "umask", "until_wall_ns", "user", "variables", "wait", "waited_ms",
+    "address", "again", "before", "below", "by", "cwd", "environ", "features", "files", "gid",
+    "head", "key", "keys", "leader", "limit", "models", "number", "offset", "order", "recognised",
+    "since", "skip", "tokens", "uid", "umask", "until_wall_ns", "user", "variables", "wait",
+    "waited_ms",
 }  # fmt: skip
 """Arguments that the verbs fill in by themselves, or give to no user."""
 VERBS = sorted(

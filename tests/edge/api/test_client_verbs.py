@@ -45,7 +45,8 @@ class World:
         self.figures_wait: list[Any] | None = None
         """The questions that wait for figures; None: the figures are fresh."""
         views: Any = SimpleNamespace(status=self._status, when_figures=self._when_figures)
-        verbs = Verbs(daemon, views, (AdminOperations(daemon, views, lambda _env, _by: None),))
+        operations = AdminOperations(daemon, views, lambda _env, _by: None)
+        verbs = Verbs(daemon, views, (operations,), lambda *_: False)
         self.questions = Questions(daemon, verbs)
 
     def _when_figures(self, then: Any) -> None:

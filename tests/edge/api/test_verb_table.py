@@ -17,8 +17,8 @@ ALLOWED: dict[Right, set[str]] = {
         "allocations", "doctor", "figures", "forecast", "holdings", "job_assign", "job_free",
         "job_hold", "job_log_read", "job_modules", "job_move", "job_orders", "job_place",
         "job_requeue", "job_submit", "job_submit_many", "job_wait", "job_withdraw", "programs",
-        "release", "status", "task_keep", "task_resume", "task_show", "task_suspend", "web_revoke",
-        "web_token", "web_tokens",
+        "release", "run_begin", "status", "task_keep", "task_resume", "task_show", "task_suspend",
+        "web_revoke", "web_token", "web_tokens",
     },
     ADMIN: READS | {
         "allocations", "doctor", "env_create", "env_rekey", "env_show", "events", "figures",

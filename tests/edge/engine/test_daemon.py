@@ -26,7 +26,7 @@ from nodemgr.core.lifecycle import leasing
 from nodemgr.core.model import effects
 from nodemgr.edge import service
 from nodemgr.edge.admin.control_client import EventStream
-from nodemgr.edge.api import client_verbs
+from nodemgr.edge.api import admin_operations
 from nodemgr.edge.engine.ledger_controller import LEDGER_META
 from nodemgr.edge.host.clock import RealClock, SimulatedClock
 from nodemgr.edge.ledger import registry
@@ -1053,7 +1053,7 @@ def test_an_env_releases_its_own_tasks(manager: LocalManager, make_client: Clien
 def test_questions_that_are_none_are_refused(manager: LocalManager, make_client: Client) -> None:
     client = make_client(manager.env_dir("alice"))
     assert asked(client, "future")["code"] == "usage"
-    assert asked(client, "release")["code"] == "not_found"
+    assert asked(client, "release")["code"] == "usage"
     assert {check["name"] for check in asked(client, "doctor")["checks"]} == {
         "store",
         "nvml",
@@ -1105,7 +1105,7 @@ def test_figures_that_cannot_be_meant_are_refused_as_they_were_asked(
 def test_of_a_long_past_an_env_is_told_the_last_part(
     manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_verbs, "MAX_RECORDS", 2)
+    monkeypatch.setattr(admin_operations, "MAX_RECORDS", 2)
     client = make_client(manager.env_dir("alice"))
     leases = []
     for _ in range(3):

@@ -30,7 +30,9 @@ def test_a_run_directory_that_is_closed_to_the_page_is_named_once(open_directory
         [*command, "--web", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True, cwd="/"
     )
     assert manager.stderr is not None
-    lines = [manager.stderr.readline() for _ in range(2)]
+    lines = [manager.stderr.readline()]
+    while "ready on" not in lines[-1]:
+        lines.append(manager.stderr.readline())
     manager.terminate()
     lines += manager.stderr.read().splitlines()
     assert manager.wait() == 0
