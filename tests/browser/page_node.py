@@ -210,7 +210,7 @@ class StandIn:
             "leases": lambda _token, _given: {"leases": self.world.leases(), "before": None},
             "samples": lambda _token, given: self.world.samples(given),
             "report": lambda _token, _given: {"envs": []},
-            "job": self._job,
+            "job_show": self._job,
         }  # fmt: skip
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
