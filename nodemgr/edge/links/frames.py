@@ -73,7 +73,7 @@ class SessionNumbers:
         return raw
 
     def takes(self, frame: Frame) -> bool:
-        """Whether a frame of this session is the next one."""
+        """Whether a frame has the next number of its session."""
         if frame.get("n") != self._heard + 1:
             return False
         self._heard += 1

@@ -181,7 +181,7 @@ class HeadLinks:
         live = self._routes.get(route)
         if live is None or (live.node, live.numbers.session) != (node, frame.get("s")):
             self.counts["late"] += 1
-            self._send(route, encode("over", {"why": "this session is over"}))
+            self._send(route, encode("over", {"why": "the session is over"}))
         elif not live.numbers.takes(frame):
             self._end(live, "gap")
         else:
