@@ -1,4 +1,4 @@
-"""The cost of one decision: `manager.step` and `State.apply` at a small and at a crowded node.
+"""The cost of one decision: `manager.step` and `Draft.apply` at a small and at a crowded node.
 
 Standard library only.
 
@@ -18,11 +18,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from arguments import parse
-from nodemgr.core.manager import State, step
+from nodemgr.core.manager import Draft, Transition, step
 from nodemgr.core.model.entities import (
     Config,
     Gpu,
@@ -57,7 +58,7 @@ WALL = 1_700_000_000_000_000_000
 NOW = 1_000_000_000_000
 ENVS = 100
 Sample = tuple[float, float]
-Measure = Callable[[State, int], Iterator[Sample]]
+Measure = Callable[[Draft, int], Iterator[Sample]]
 """Microseconds of step and of apply, so many times where one state serves for several."""
 
 
@@ -79,16 +80,16 @@ def acquire(pid: int, env: str, token: str = "") -> Acquire:
     )
 
 
-def take(state: State, event: Event, now_ns: int = NOW) -> None:
+def take(state: Draft, event: Event, now_ns: int = NOW) -> None:
     transition = step(state, event, now_ns)
     transition.apply()
     if transition.then is not None:
         take(state, transition.then, now_ns)
 
 
-def node(tasks: int) -> State:
+def node(tasks: int) -> Draft:
     """Eight GPUs, a hundred envs, tasks spread over them; one env is left without a task."""
-    state = State(Config(max_tasks_per_gpu=1_000_000))
+    state = Draft(Config(max_tasks_per_gpu=1_000_000))
     take(
         state,
         GpusChanged(
@@ -108,61 +109,98 @@ def timed(work: Callable[[], object]) -> float:
     return (time.process_time_ns() - start_ns) / 1e3
 
 
-def grant(state: State, rounds: int) -> Iterator[Sample]:
+def counted(work: Callable[[], object]) -> float:
+    """The bytecodes that Python runs for it: the same at each run, whatever runs beside."""
+    codes = 0
+
+    def trace(frame: FrameType, event: str, _argument: object) -> object:
+        nonlocal codes
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        codes += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return codes
+
+
+class Meter:
+    """How a step is measured."""
+
+    measure = staticmethod(timed)
+
+
+def both(state: Draft, event: Event) -> Sample:
+    """A step and its apply; the step is made once before, as in a manager that has run a while."""
+    step(state, event, NOW).discard()
+    made: list[Transition] = []
+    stepped = Meter.measure(lambda: made.append(step(state, event, NOW)))
+    return stepped, Meter.measure(made[0].apply)
+
+
+def discarded(state: Draft, event: Event) -> float:
+    """A step alone; the state stays as it was."""
+    made: list[Transition] = []
+    stepped = Meter.measure(lambda: made.append(step(state, event, NOW)))
+    made[0].discard()
+    return stepped
+
+
+def grant(state: Draft, rounds: int) -> Iterator[Sample]:
     """A first request: step and apply, each by itself."""
     for pid in range(1_000_000, 1_000_000 + rounds):
         event = acquire(pid, f"env{ENVS - 1}")
-        transition = step(state, event, NOW)
-        stepped = timed(lambda: step(state, event, NOW))  # noqa: B023 - called at once
-        yield stepped, timed(transition.apply)
+        yield both(state, event)
         take(state, ProcessGone(f"unix:{pid}:1", WALL))
 
 
-def join(state: State, rounds: int) -> Iterator[Sample]:
+def join(state: Draft, rounds: int) -> Iterator[Sample]:
     take(state, acquire(900_000, f"env{ENVS - 1}", "job"))
     for pid in range(1_000_000, 1_000_000 + rounds):
         event = acquire(pid, f"env{ENVS - 1}", "job")
-        transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
+        yield both(state, event)
         take(state, ProcessGone(f"unix:{pid}:1", WALL))
     take(state, ProcessGone("unix:900000:1", WALL))
 
 
-def death(state: State, rounds: int) -> Iterator[Sample]:
+def death(state: Draft, rounds: int) -> Iterator[Sample]:
     for pid in range(1_000_000, 1_000_000 + rounds):
         take(state, acquire(pid, f"env{ENVS - 1}"))
         event = ProcessGone(f"unix:{pid}:1", WALL)
-        transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
+        yield both(state, event)
         take(state, Match(WALL))
 
 
-def release(state: State, rounds: int) -> Iterator[Sample]:
+def release(state: Draft, rounds: int) -> Iterator[Sample]:
     for pid in range(1_000_000, 1_000_000 + rounds):
         take(state, acquire(pid, f"env{ENVS - 1}"))
         event = Release(caller(pid, f"env{ENVS - 1}"), f"l{pid}", WALL)
-        transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
+        yield both(state, event)
         take(state, ProcessGone(f"unix:{pid}:1", WALL))
 
 
-def match(state: State, rounds: int) -> Iterator[Sample]:
+def match(state: Draft, rounds: int) -> Iterator[Sample]:
     for _ in range(rounds):
-        transition = step(state, Match(WALL), NOW)
-        yield timed(lambda: step(state, Match(WALL), NOW)), timed(transition.apply)
+        yield both(state, Match(WALL))
 
 
-def tick(state: State, rounds: int) -> Iterator[Sample]:
+def tick(state: Draft, rounds: int) -> Iterator[Sample]:
     for _ in range(min(20, rounds)):
         event = Tick(WALL, frozenset(), NOW)
-        transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
+        yield both(state, event)
 
 
-def status(state: State, rounds: int) -> Iterator[Sample]:
+def status(state: Draft, rounds: int) -> Iterator[Sample]:
     beats = dict.fromkeys(state.processes, NOW)
     for _ in range(min(10, rounds)):
-        yield timed(lambda: snapshot.status(state, NOW, used_bytes={}, last_beat_ns=beats)), 0.0
+        yield (
+            Meter.measure(lambda: snapshot.status(state, NOW, used_bytes={}, last_beat_ns=beats)),
+            0.0,
+        )
 
 
 STEPS: tuple[tuple[str, Measure], ...] = (
@@ -193,7 +231,7 @@ def submission(number: int) -> Submission:
     )
 
 
-def backlog(jobs: int) -> State:
+def backlog(jobs: int) -> Draft:
     """A node on which so many jobs of ten envs wait, and one of each runs."""
     state = node(0)
     take(state, LaunchHostChanged("", True, "", WALL))
@@ -201,28 +239,25 @@ def backlog(jobs: int) -> State:
     return state
 
 
-def submit(state: State, rounds: int) -> Iterator[Sample]:
+def submit(state: Draft, rounds: int) -> Iterator[Sample]:
     """One job more, at the end of the queue."""
     for number in range(rounds):
         event = SubmitJobs((submission(number),), WALL)
-        transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
+        yield both(state, event)
         step(state, WithdrawJob(f"j{state.counters['jobs']}", "root", WALL), NOW).apply()
 
 
-def job_ended(state: State, rounds: int) -> Iterator[Sample]:
+def job_ended(state: Draft, rounds: int) -> Iterator[Sample]:
     running = [job for job in state.jobs.values() if job.state is JobState.STARTING]
     for job in running:
         event = JobEnded(job.job_id, job.attempt, 0, None, "", False, "", WALL, WALL)
-        transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
+        yield both(state, event)
 
 
-def next_started(state: State, rounds: int) -> Iterator[Sample]:
+def next_started(state: Draft, rounds: int) -> Iterator[Sample]:
     """The scheduling pass that follows, when the jobs of ten envs have ended."""
-    transition = step(state, Match(WALL), NOW)
-    steps_us = [timed(lambda: step(state, Match(WALL), NOW)) for _ in range(min(20, rounds))]
-    apply_us = timed(transition.apply)
+    steps_us = [discarded(state, Match(WALL)) for _ in range(min(20, rounds))]
+    _, apply_us = both(state, Match(WALL))
     for step_us in steps_us:
         yield step_us, apply_us
 
@@ -234,9 +269,9 @@ JOBS: tuple[tuple[str, Measure], ...] = (
 )
 
 
-def behind_one(jobs: int) -> State:
+def behind_one(jobs: int) -> Draft:
     """As many jobs wait for the one GPU, which is held without an end."""
-    state = State(Config())
+    state = Draft(Config())
     take(state, GpusChanged((Gpu("GPU-0", 0, "bench", 80 * GIB),), WALL))
     take(state, LaunchHostChanged("", True, "", WALL))
     take(state, SetQuota("env0", Quota(1), "root", WALL))
@@ -248,12 +283,12 @@ def behind_one(jobs: int) -> State:
     return state
 
 
-def of_each_env(envs: int, *, own: bool) -> State:
+def of_each_env(envs: int, *, own: bool) -> Draft:
     """A job of each env waits: for the node's one GPU, or (`own`) for the env's own task.
 
     That task holds one GPU of as many.
     """
-    state = State(Config())
+    state = Draft(Config())
     gpus = envs if own else 1
     take(
         state,
@@ -278,12 +313,12 @@ def of_each_env(envs: int, *, own: bool) -> State:
     return state
 
 
-def beside_idle_gpus(envs: int, limit_ms: int | None) -> State:
+def beside_idle_gpus(envs: int, limit_ms: int | None) -> Draft:
     """Each env holds one GPU of the two in its quota and has a job that waits for both.
 
     As many GPUs are idle. `limit_ms`: of each env's own task.
     """
-    state = State(Config())
+    state = Draft(Config())
     gpus = tuple(Gpu(f"GPU-{index}", index, "bench", 80 * GIB) for index in range(2 * envs))
     take(state, GpusChanged(gpus[:envs], WALL))
     take(state, LaunchHostChanged("", True, "", WALL))
@@ -308,10 +343,14 @@ def show_passes(many: int, rounds: int) -> None:
         ("8 envs wait so beside 8 idle GPUs, no limits", beside_idle_gpus(8, None)),
         ("8 envs wait so beside 8 idle GPUs, limits", beside_idle_gpus(8, 3_600_000)),
     )
-    print(f"{'a look that starts nobody, microseconds, median':48}{'step':>12}")
+    print(f"{'a look that starts nobody, ' + unit() + ', median':48}{'step':>12}")
     for name, state in passes:
-        found = [timed(lambda: step(state, Match(WALL), NOW)) for _ in range(rounds)]  # noqa: B023
+        found = [discarded(state, Match(WALL)) for _ in range(rounds)]
         print(f"{name:48}{statistics.median(found):12.1f}")
+
+
+def unit() -> str:
+    return "bytecodes" if Meter.measure is counted else "microseconds"
 
 
 def show_steps(many: int, rounds: int) -> None:
@@ -321,9 +360,9 @@ def show_steps(many: int, rounds: int) -> None:
 
 
 def show(
-    measures: Iterable[tuple[str, Measure]], of: str, small: State, crowded: State, rounds: int
+    measures: Iterable[tuple[str, Measure]], of: str, small: Draft, crowded: Draft, rounds: int
 ) -> None:
-    print(f"{'microseconds, median':24}{f'few {of}':>20}{f'many {of}':>20}{'ratio':>8}")
+    print(f"{unit() + ', median':24}{f'few {of}':>20}{f'many {of}':>20}{'ratio':>8}")
     print(f"{'':24}{'step    apply':>20}{'step    apply':>20}{'step':>8}")
     for name, measure in measures:
         columns = []
@@ -345,7 +384,10 @@ def main() -> None:
         help="tasks and jobs; a tenth as many environments that wait",
     )
     parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--bytecodes", action="store_true", help="count bytecodes, not time")
     options = parse(parser, many=50, rounds=5)
+    if options.bytecodes:
+        Meter.measure = staticmethod(counted)
     show_steps(options.many, options.rounds)
     print()
     show_passes(options.many, options.rounds)

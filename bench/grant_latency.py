@@ -25,7 +25,7 @@ from pathlib import Path
 
 from arguments import parse
 from node import Client, Node, against_target, finish, table
-from nodemgr.core.manager import State, step
+from nodemgr.core.manager import Draft, step
 from nodemgr.core.model.entities import Config, Gpu, Quota, Transport
 from nodemgr.core.model.events import (
     Acquire,
@@ -68,7 +68,7 @@ def grants_batch(directory: Path) -> CommitBatch:
     store = _Captured(directory)
     journal, state, clock = (
         Journal(store, RealClock()),
-        State(Config()),
+        Draft(Config()),
         RealClock(),
     )
     caller = Caller(

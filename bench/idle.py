@@ -1,13 +1,14 @@
-"""The manager with nothing to do: resident memory, and how often it wakes up.
+"""The manager with nothing to do: resident memory, processor time, and how often it wakes up.
 
 Then, with tasks that hold leases: the cost of viewers of the figures.
 
-    python bench/idle.py [--seconds 10] [--tasks 50]
+    python bench/idle.py [--seconds 10] [--tasks 50] [--idle-seconds 120]
 
-Idle is measured after one lease has ended, with no lease and no request left, between two readings
-of the GPUs' use; the reading at the end of a minute is measured by itself (not with --short). The
-reference is a Python process that imports the manager's modules and sleeps. A viewer asks for the
-figures once a second. The reference is the same manager without a viewer.
+Idle is measured after one lease has ended, with no lease and no request left, over whole minutes:
+the manager looks at its directory every 2 s, reads the GPUs every 10 s (memory that nobody granted
+is found then), and writes its figures at the end of each minute. The reference is a Python process
+that imports the manager's modules and sleeps. A viewer asks for the figures once a second. The
+reference is the same manager without a viewer.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from pathlib import Path
 import psutil
 
 from arguments import parse
+from client_plugin.ways.control import ControlConnection
 from node import Client, Node, against_target, finish
-from nodemgr.edge.admin.control_client import ControlClient
 
 TARGET_MIB = 60.0
+TARGET_IDLE_SHARE = 0.001
+"""Of a core."""
 TARGET_SHARES = {1: 0.02, 10: 0.05}
 """By number of viewers, of a core."""
 HOLDER = """
@@ -61,19 +64,6 @@ def run_ms(pid: int) -> float:
     return sum(int(path.read_text().split()[0]) for path in files) / 1e6
 
 
-def wait_for_minute(*, begins_in_s: float) -> None:
-    """Sleeps until so long before the end of a minute, or, if negative, after it."""
-    time.sleep((60 - begins_in_s - time.time()) % 60)
-
-
-def minute_end(pid: int) -> tuple[int, float]:
-    """Wake-ups and milliseconds of processor time for the reading at the end of a minute."""
-    wait_for_minute(begins_in_s=1)
-    before, before_ms = switches(pid), run_ms(pid)
-    wait_for_minute(begins_in_s=-1)
-    return switches(pid) - before, run_ms(pid) - before_ms
-
-
 def watched(node: Node, tasks: int, seconds: float) -> dict[int, float]:
     """The manager's share of a core by number of viewers, while so many tasks hold leases."""
     shares = {}
@@ -89,7 +79,7 @@ def watched(node: Node, tasks: int, seconds: float) -> dict[int, float]:
         for holder in holders:
             assert holder.stdout is not None
             holder.stdout.readline()
-        with ControlClient(node.run_dir, timeout_s=60) as control:
+        with ControlConnection(node.run_dir, timeout_s=60) as control:
             for viewers in (0, *TARGET_SHARES):
                 before_s, began_s = node.cpu_s(), time.monotonic()
                 while time.monotonic() - began_s < seconds:
@@ -113,6 +103,7 @@ def main() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--tasks", type=int, default=50)
+    parser.add_argument("--idle-seconds", type=float, default=120.0, metavar="SECONDS")
     parser.add_argument(
         "--settle",
         type=float,
@@ -120,8 +111,7 @@ def main() -> argparse.Namespace:
         metavar="SECONDS",
         help="until what was asked has come to rest",
     )
-    options = parse(parser, seconds=0.3, settle=0.3, tasks=2)
-    seconds = options.seconds
+    options = parse(parser, seconds=0.3, idle_seconds=0.3, settle=0.3, tasks=2)
     with (
         Node("4x80GiB") as node,
         subprocess.Popen([sys.executable, "-P", "-c", IMPORTS], stdout=subprocess.PIPE) as bare,
@@ -137,22 +127,25 @@ def main() -> argparse.Namespace:
         client.socket.close()
         node.call("status")
         time.sleep(options.settle)
-        if time.time() % 60 + seconds > 59:
-            wait_for_minute(begins_in_s=-1)
-        before = {pid: switches(pid) for pid in (bare.pid, node.pid)}
-        time.sleep(seconds)
-        woken = {pid: switches(pid) - before[pid] for pid in (bare.pid, node.pid)}
-        mib = {pid: resident_mib(pid) for pid in (bare.pid, node.pid)}
+        pids = (bare.pid, node.pid)
+        before = {pid: (switches(pid), run_ms(pid)) for pid in pids}
+        time.sleep(options.idle_seconds)
+        woken = {pid: switches(pid) - before[pid][0] for pid in pids}
+        idle = {pid: (run_ms(pid) - before[pid][1]) / options.idle_seconds / 1_000 for pid in pids}
+        mib = {pid: resident_mib(pid) for pid in pids}
         bare.kill()
-        reading = None if options.short else minute_end(node.pid)
-        shares = watched(node, options.tasks, seconds)
-    print(f"\nIdle for {seconds:g} s\n{'':22} {'resident MiB':>13} {'ratio':>6} {'wake-ups':>9}")
+        shares = watched(node, options.tasks, options.seconds)
+    print(
+        f"\nIdle for {options.idle_seconds:g} s\n"
+        f"{'':22} {'resident MiB':>13} {'ratio':>6} {'share of a core':>16} {'wake-ups':>9}"
+    )
     for name, pid in (("imports, then sleep", bare.pid), ("manager", node.pid)):
-        print(f"{name:22} {mib[pid]:13.1f} {mib[pid] / mib[bare.pid]:6.2f} {woken[pid]:9}")
+        print(
+            f"{name:22} {mib[pid]:13.1f} {mib[pid] / mib[bare.pid]:6.2f} {idle[pid]:16.5f} "
+            f"{woken[pid]:9}"
+        )
     against_target("resident", mib[node.pid], TARGET_MIB, "MiB")
-    against_target("wake-ups", woken[node.pid], 0, "")
-    if reading is not None:
-        print(f"the reading at the end of a minute: {reading[0]} wake-ups, {reading[1]:.2f} ms")
+    against_target("share", idle[node.pid], TARGET_IDLE_SHARE, "of a core")
     print(f"\nFigures of {options.tasks} tasks, once a second\n{'':22} {'share of a core':>16}")
     for viewers, share in shares.items():
         print(f"{f'{viewers} viewers':22} {share:16.4f}")

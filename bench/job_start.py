@@ -58,12 +58,15 @@ class Heard:
         pass
 
 
-def order(number: int) -> RunOrder:
+UNLIMITED = RunSpec(str(PROGRAM), 0, None, None)
+
+
+def order(number: int, run: RunSpec = UNLIMITED) -> RunOrder:
     return RunOrder(
         f"j{number}",
         1,
         "bench",
-        RunSpec(str(PROGRAM), 0, None, None),
+        run,
         (),
         USER.pw_name,
         USER.pw_uid,
@@ -75,11 +78,12 @@ def order(number: int) -> RunOrder:
 
 
 def job_ms(
-    loop: asyncio.AbstractEventLoop, factory: NodeFactory, heard: Heard, number: int
-) -> tuple[float, float]:
+    loop: asyncio.AbstractEventLoop, factory: NodeFactory, heard: Heard, number: int,
+    run: RunSpec = UNLIMITED,
+) -> tuple[float, float]:  # fmt: skip
     heard.started_ns = heard.ended_ns = 0
     begin_ns = time.monotonic_ns()
-    factory.create(order(number))
+    factory.create(order(number, run))
     while not heard.ended_ns:
         loop.run_until_complete(asyncio.sleep(0.0001))
     return (heard.started_ns - begin_ns) / 1e6, (heard.ended_ns - begin_ns) / 1e6

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from nodemgr.edge.admin.control_client import ControlClient
+from client_plugin.ways.control import ControlConnection
 from nodemgr.paths import env_dir
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,7 +75,7 @@ class Node:
         self.ready_line = lines[-1]
 
     def call(self, verb: str, **arguments: object) -> dict[str, Any]:
-        with ControlClient(self.run_dir, timeout_s=60) as client:
+        with ControlConnection(self.run_dir, timeout_s=60) as client:
             return client.call(verb, **arguments)
 
     def env_dir(self, env: str) -> Path:

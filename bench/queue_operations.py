@@ -1,6 +1,6 @@
-"""The cost of the queue's operations at 100 and at 1 000 000 entries.
+"""The cost of the queue's operations at 100 and at 20 000 entries.
 
-Plain structures that can do some of them stand beside it.
+Every tenth entry is an array. Plain structures that can do some of the operations stand beside it.
 
     python bench/queue_operations.py
 
@@ -40,13 +40,13 @@ class Queues:
         )
         self.clock = 0
         for number in range(size):
-            self.insert(f"r{number}", number)
+            self.insert(f"r{number}", number, size=1 if number % 10 else 2)
         self.spread = [f"r{number}" for number in range(0, size, max(1, size // CALLS))][:CALLS]
         self.new = [f"n{number}" for number in range(CALLS)]
 
-    def insert(self, entry: str, number: int) -> None:
-        self.clock += 1
-        self.queue.insert(NAMES[number % 3], entry, self.clock, f"env{number % ENVS}")
+    def insert(self, entry: str, number: int, size: int = 1) -> None:
+        self.clock += 2
+        self.queue.insert(NAMES[number % 3], entry, self.clock, f"env{number % ENVS}", size=size)
 
     def rounds(self) -> dict[str, float]:
         """Leaves the queue as it was, except for the order of the first entries."""
@@ -59,6 +59,7 @@ class Queues:
         figures["position"] = read(lambda: [queue.position(entry) for entry in spread])
         figures["peek"] = read(lambda: [queue.peek() for _ in spread])
         figures["move to another's end"] = timed(lambda: [self.to_end(entry) for entry in new])
+        figures["move between others"] = timed(lambda: [self.to_middle(entry) for entry in new])
         figures["move to the front"] = timed(lambda: [self.to_front(entry) for entry in new])
         figures["pop"] = timed(lambda: [queue.pop() for _ in new])
         for number, entry in enumerate(new):
@@ -72,11 +73,19 @@ class Queues:
         return figures
 
     def to_end(self, entry: str) -> None:
-        self.clock += 1
-        self.queue.move(entry, "low", self.clock)
+        self.clock += 2
+        self.move(entry, "low", self.clock)
+
+    def to_middle(self, entry: str) -> None:
+        self.move(entry, "normal", self.clock // 2)
 
     def to_front(self, entry: str) -> None:
-        self.queue.move(entry, "high", (self.queue.front("high") or 0) - 1)
+        self.move(entry, "high", (self.queue.front("high") or 0) - 1)
+
+    def move(self, entry: str, name: str, stamp: int) -> None:
+        group = self.queue.group(entry)
+        self.queue.withdraw(entry)
+        self.queue.insert(name, entry, stamp, group)
 
     def run_pass(self) -> None:
         walk = self.queue.walk()
@@ -135,7 +144,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--entries", type=int, default=1_000_000, help="of the long queue")
+    parser.add_argument("--entries", type=int, default=20_000, help="of the long queue")
     options = parse(parser, rounds=1, entries=1_000)
     sizes = (FEW, options.entries)
     subjects = {

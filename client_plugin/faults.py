@@ -46,14 +46,19 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def say(line: str) -> None:
-    write(f"nodemgr: {printable(line)}\n")
+def say(what: str, next: str = "") -> None:
+    """`next`: the remedy of the event. A whole line has none."""
+    if next:
+        from .messages.form import stated  # here: most programs never need a line
+
+        what = stated(what, next)
+    write(f"nodemgr: {printable(what)}\n")
 
 
-def say_once(line: str) -> None:
-    if line not in _said:
-        _said.add(line)
-        say(line)
+def say_once(what: str, next: str = "") -> None:
+    if what not in _said:
+        _said.add(what)
+        say(what, next)
 
 
 def report(part: str, error: BaseException) -> None:

@@ -331,6 +331,11 @@ QUOTA = (
         option="--host-memory", unset="none", column="HOST MEMORY", spare=1, is_rare=True,
         default="none: no limit",
     ),
+    Field(
+        "forecast", WORD,
+        "Whether figures of earlier runs of a command are kept, and filled in when it comes again.",
+        words=("on", "off"), column="FORECAST", spare=1, is_rare=True, usual="on", default="on",
+    ),
 )  # fmt: skip
 """The fields of a quota but its users and groups, in the order of the columns."""
 OF_QUEUE = (
@@ -357,6 +362,8 @@ OF_QUEUE = (
     ),
 )  # fmt: skip
 """The settings of a queue but its users and groups."""
+PRESETS = ("high", "normal", "low")
+"""The queues that each node begins with."""
 
 
 def members(may: str, nobody: str) -> Tuple[Field, ...]:

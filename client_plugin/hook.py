@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from . import faults, interrupts, lease
-from .prediction import closure
+from .prediction import closure, run_report
 
 _MARK = "_nodemgr_wrapped"
 
@@ -35,6 +35,7 @@ def before_load(name: str, adapter: str) -> None:
         if not _uses_cuda(rules) or not lease.start():
             return
         lease.share_token()
+        run_report.begin(asks_now=_asks_at_load(rules))
         lease.share_defaults(rules.DEFAULTS)
     except Exception as error:
         faults.report(f"the import hook for {name}", error)
@@ -56,12 +57,19 @@ def _acquire_at_load(rules: Any) -> None:
 
     A refusal does not fail the import.
     """
-    unseen = rules.FIRST_USE_UNSEEN and not lease.preloaded()
-    if unseen or lease.setting("acquire") == "import":
+    if _asks_at_load(rules):
         refusal = lease.acquire()
-        if refusal and unseen:
+        if refusal and _is_unseen(rules):
             lease.hide_gpus()
             faults.say_once(refusal)
+
+
+def _asks_at_load(rules: Any) -> bool:
+    return _is_unseen(rules) or lease.setting("acquire") == "import"
+
+
+def _is_unseen(rules: Any) -> bool:
+    return rules.FIRST_USE_UNSEEN and not lease.preloaded()
 
 
 def _uses_cuda(rules: Any) -> bool:

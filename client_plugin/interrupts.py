@@ -50,9 +50,10 @@ def defer(error: BaseException, code: CodeType) -> None:
             daemon=True,
         ).start()
     except RuntimeError:  # no thread can start: the two other ways remain, and a line reports it
-        from .messages import hook as messages
-
-        faults.say(messages.WAIT_ENDED_BY(kind=type(error).__name__))
+        faults.say(
+            f"the wait for GPUs was ended by {type(error).__name__}, which may not be raised: no "
+            "thread can be started"
+        )
 
 
 def _caller_of(code: CodeType) -> FrameType | None:

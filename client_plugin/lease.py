@@ -146,9 +146,9 @@ def acquire(gpus: int | None = None, may_ask_again: bool = True) -> str:
     _acquired = state in (native.ClientState.HELD, native.ClientState.UNMANAGED)
     if state not in (native.ClientState.DENIED, native.ClientState.NO_MANAGER):
         return ""
-    from .messages import hook as messages  # here: most programs never need a line
+    from .messages.form import stated  # here: most programs never need a line
 
-    return line or messages.NOTHING_GRANTED()
+    return line or stated("no GPU was granted", "`nodemgr status` shows the quota")
 
 
 def acquired() -> bool:
@@ -216,6 +216,11 @@ def report_progress(done: int, total: int) -> None:
         start()
     if _client is not None:
         _client.progress(done, total)
+
+
+def report_status(fd: int) -> bool:
+    """Whether this socket will get the exit status, one byte, at the process's normal end."""
+    return _client is not None and _client.report_status(fd)
 
 
 def left(timeout_s: float) -> bool:
@@ -306,14 +311,17 @@ def _wait_for_driver() -> int:
     try:
         refusal = acquire(may_ask_again=False)
         if refusal:
-            from .messages import hook as messages
-
-            faults.say_once(messages.REFUSED_AND_REMEMBERED(reason=refusal))
+            faults.say_once(
+                f"{refusal}; CUDA was already being initialised and may remember that it found "
+                "no GPU",
+                "start the program anew to try again",
+            )
         state = native.ClientState.NONE if _client is None else _client.state()[0]
     except BaseException as error:
-        from .messages import hook as messages
-
-        faults.say_once(messages.DRIVER_REMEMBERS())
+        faults.say_once(
+            "CUDA was already being initialised and may remember that it found no GPU",
+            "start the program anew",
+        )
         interrupts.defer(error, _wait_for_driver.__code__)
         return int(native.ClientState.NONE)
     return int(state)

@@ -13,8 +13,7 @@ import sys
 from typing import Any, Callable, NoReturn
 
 from . import faults, lease, summary
-from .messages import magic as messages
-from .messages.form import MessageLine, relayed, sentence
+from .messages.form import as_line, notice, relayed
 
 ANSWER_TIMEOUT_MS = 5_000
 ANSWER_BYTES = 1 << 22
@@ -30,23 +29,26 @@ def gpu(line: str) -> None:
     words = line.split() or ["status"]
     command = COMMANDS.get(words[0])
     if command is None:
-        _fail(messages.NO_SUCH_MAGIC(word=words[0][:40], known=", ".join(COMMANDS)))
+        _fail(f"no such command {words[0][:40]!r}", f"%gpu has {', '.join(COMMANDS)}")
     if not lease.start():
-        _fail(messages.KERNEL_IN_NO_ENV())
+        _fail(
+            "this kernel is in no environment of nodemgr",
+            "start it with `nodemgr run`, or choose a kernel of `nodemgr kernel install`",
+        )
     command(words[1:])
 
 
 def _status(words: list[str]) -> None:
     """Print the kernel's GPUs, the tasks of its environment and its queue."""
     if words:
-        _fail(messages.STATUS_ALONE())
+        _fail("status takes no argument", "write %gpu status")
     status = _ask("status", None)
     own = lease.task()
     task = next((row for row in status["tasks"] if row["id"] == own), None)
     lines = [
         summary.held(task, status)
         if task is not None
-        else messages.KERNEL_IS_IDLE(text=summary.NONE)
+        else notice(f"{summary.NONE}: this kernel holds none; the first use of CUDA asks for them")
     ]
     for env in status["envs"]:
         lines.append(
@@ -64,17 +66,25 @@ def _status(words: list[str]) -> None:
 def _release(words: list[str]) -> None:
     """Give the GPUs of this kernel's task back."""
     if words:
-        _fail(messages.RELEASE_ALONE())
+        _fail(
+            "release takes no argument: it gives all GPUs of this kernel back", "write %gpu release"
+        )
     own = lease.task()
     if own is None:
-        print(messages.KERNEL_WITHOUT_GPU(text=summary.NONE))
+        print(notice(f"{summary.NONE}: this kernel holds none"))
         return
     _released[:] = lease.gpus()
     _empty_caches()
     _ask("release", own)
     if not lease.left(LEFT_S):
-        _fail(messages.RELEASE_NOT_HEARD(task=own, seconds=LEFT_S))
-    print(sentence(messages.RELEASED_KERNEL(task=own)))
+        _fail(
+            f"{own} is released, and this process has not heard so within {LEFT_S:.0f} s",
+            "restart the kernel to be sure",
+        )
+    print(
+        f"{own} is released. Memory that this kernel still uses stays in use until it restarts; "
+        "%gpu acquire asks for GPUs again."
+    )
 
 
 def _acquire(words: list[str]) -> None:
@@ -82,19 +92,25 @@ def _acquire(words: list[str]) -> None:
     wished = _number(words) if words else None
     held = len(lease.gpus())
     if held and wished not in (None, held):
-        _fail(messages.OTHER_NUMBER_HELD(gpus=f"{held} GPU{'s' * (held != 1)}"))
+        _fail(
+            f"this kernel holds {held} GPU{'s' * (held != 1)}",
+            "%gpu release gives them back before it asks for another number",
+        )
     refusal = lease.acquire(wished)
     if refusal:
         _fail(relayed(refusal))
     now = lease.gpus()
     if not now:
-        print(messages.KERNEL_ON_CPU(text=summary.NONE))
+        print(notice(f"{summary.NONE}: this kernel goes on without a GPU"))
         return
     status = _ask("status", None)
     task = next((row for row in status["tasks"] if row["id"] == lease.task()), None)
-    print(summary.held(task, status) if task is not None else messages.GPUS_HELD(count=len(now)))
+    print(summary.held(task, status) if task is not None else notice(f"{len(now)} GPUs are held"))
     if _released and _released != now:
-        print(sentence(messages.OTHER_GPUS()))
+        print(
+            "These are other GPUs than before: CUDA, once used, sees them after a restart of the "
+            "kernel."
+        )
 
 
 def _keep(words: list[str]) -> None:
@@ -107,12 +123,16 @@ def _keep(words: list[str]) -> None:
     except ValueError:
         for_ms = 0
     if for_ms < 1:
-        _fail(messages.KEEP_NEEDS_TIME(words=" ".join(words)[:40]))
+        _fail(f"{' '.join(words)[:40]!r} is no time to keep", "write %gpu keep 2h")
     own = lease.task()
     if own is None:
-        _fail(messages.NO_TASK_TO_KEEP())
+        _fail("this kernel holds no GPU", "keep it after its first use, or write %gpu acquire")
     _ask("keep", f"{own} {for_ms}")
-    print(messages.KERNEL_KEEPS(task=own, duration=units.format_duration(for_ms)))
+    print(
+        notice(
+            f"{own} keeps its GPU memory for {units.format_duration(for_ms)}, also while it is idle"
+        )
+    )
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
@@ -127,7 +147,7 @@ def _number(words: list[str]) -> int:
     text = words[0]
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
     if len(words) > 1 or not 1 <= number <= MAX_GPUS:
-        _fail(messages.NO_NUMBER_OF_GPUS(words=" ".join(words)[:40]))
+        _fail(f"{' '.join(words)[:40]!r} is no number of GPUs", "write %gpu acquire 2")
     return number
 
 
@@ -141,7 +161,10 @@ def _ask(what: str, argument: str | None) -> Any:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        _fail(messages.ANSWER_OF_ANOTHER_VERSION())
+        _fail(
+            "the manager's answer is no object",
+            "use a client of the manager's version (restart the container or the server)",
+        )
     if "error" in answer:
         _fail(relayed(str(answer["error"])))
     return answer
@@ -157,6 +180,6 @@ def _empty_caches() -> None:
         faults.report("torch.cuda.empty_cache()", error)
 
 
-def _fail(line: MessageLine) -> NoReturn:
+def _fail(what: str, next: str = "") -> NoReturn:
     kind: type[Exception] = importlib.import_module("IPython.core.error").UsageError
-    raise kind(f"nodemgr: {line}")
+    raise kind(f"nodemgr: {as_line(what, next)}")

@@ -57,6 +57,7 @@ _SIGNATURES = {
     ),
     "nodemgr_progress": (None, (ctypes.c_uint64, ctypes.c_uint64)),
     "nodemgr_is_stderr": (ctypes.c_int, (ctypes.c_int,)),
+    "nodemgr_report_status": (ctypes.c_int, (ctypes.c_int,)),
     "nodemgr_set_waiter": (None, (WAITER,)),
     "nodemgr_set_raiser": (None, (RAISER,)),
     "nodemgr_set_checker": (None, (ctypes.c_void_p,)),
@@ -157,6 +158,10 @@ class Native:
     def is_stderr(self, adopt: bool = False) -> bool:
         """Whether descriptor 2 is the process's first stderr; `adopt`: from now on it is."""
         return bool(self._library.nodemgr_is_stderr(adopt))
+
+    def report_status(self, fd: int) -> bool:
+        """Write the exit status to this socket at the process's normal end."""
+        return bool(self._library.nodemgr_report_status(fd) == 0)
 
     def set_waiter(self, waiter: Callable[[], int]) -> None:
         self._waiter = WAITER(waiter)  # the C side keeps only the address

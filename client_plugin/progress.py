@@ -48,10 +48,12 @@ def _say_wrong(done: Any, total: Any) -> None:
     """Once: a program that counts past its total would print a line for each step."""
     global _is_told
     if not _is_told:
-        from .messages import hook as messages
-
         _is_told = True
-        faults.say_once(messages.NO_PROGRESS(done=repr(done)[:40], total=repr(total)[:40]))
+        faults.say_once(
+            f"nodemgr_progress({repr(done)[:40]}, {repr(total)[:40]}) is no progress and is "
+            "ignored",
+            "pass numbers with 0 <= done <= total and total above 0",
+        )
 
 
 def whole(done: Any, total: Any) -> tuple[int, int] | None:

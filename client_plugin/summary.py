@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-from .messages import jupyter as messages
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
@@ -75,14 +73,14 @@ def waiting(request: Row, queue_length: Optional[int] = None) -> str:
     """`GPU waiting: place 2 of 3`."""
     place = request.get("position")
     if place is None:
-        return messages.CELL_WAITING()
+        return "GPU waiting"
     total = f" of {queue_length}" if queue_length and queue_length >= place else ""
-    return messages.CELL_WAITING_AT(place=place, total=total)
+    return f"GPU waiting: place {place}{total}"
 
 
 def reason(request: Row) -> str:
     """Why it waits, without the place."""
-    text = str(request.get("reason") or messages.CELL_NEXT())
+    text = str(request.get("reason") or "its turn comes next")
     return re.sub(r"^place \d+ in queue [^:]*: ", "", text)
 
 

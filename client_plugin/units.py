@@ -14,7 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List, Sequence
 
-    from .messages.form import MessageLine
 
 SIZE_UNITS = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -54,7 +53,7 @@ _NUMBER_AND_UNIT = r"([+-]?)([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)"
 class UnitError(ValueError):
     """The text is no size, duration or node; the message shows the right form."""
 
-    def __init__(self, line: MessageLine) -> None:
+    def __init__(self, line: str) -> None:
         super().__init__(line)
 
 
@@ -69,7 +68,7 @@ def _split(text: str, what: str, form: str) -> tuple[int, int, str]:
     if sign:
         from .messages import arguments as messages
 
-        raise UnitError(messages.SIGNED_VALUE(text=text, what=what, form=form))
+        raise UnitError(f"{text!r}: a {what} has no sign: {form}")
     whole, _, decimals = number.partition(".")
     return int(whole + decimals), 10 ** len(decimals), unit
 
@@ -82,7 +81,7 @@ def _one_of(unit: str, units: dict[str, int], text: str, what: str, form: str) -
     if unit not in units:
         from .messages import arguments as messages
 
-        raise UnitError(messages.UNKNOWN_UNIT(text=text, unit=unit, what=what, form=form))
+        raise UnitError(f"{text!r}: {unit!r} is no unit of a {what}: {form}")
     return units[unit]
 
 
@@ -94,13 +93,13 @@ def parse_size(text: str) -> int:
     number, parts, unit = _split(text, "size", SIZE_FORM)
     size_bytes = number * _one_of(unit, SIZE_UNITS, text, "size", SIZE_FORM) // parts
     if not MIN_SIZE_BYTES <= size_bytes <= MAX_SIZE_BYTES:
-        from .messages import arguments as messages
-
         if size_bytes == 0:
-            raise UnitError(messages.SIZE_OF_ZERO(text=text, form=SIZE_FORM))
+            raise UnitError(f"{text!r}: a size of zero grants nothing: {SIZE_FORM}")
         if size_bytes < MIN_SIZE_BYTES:
-            raise UnitError(messages.SMALL_SIZE(text=text, form=SIZE_FORM))
-        raise UnitError(messages.LARGE_SIZE(text=text, form=SIZE_FORM))
+            raise UnitError(
+                f"{text!r} is less than 1MiB, too small for any GPU program: {SIZE_FORM}"
+            )
+        raise UnitError(f"{text!r} is more memory than any node has (at most 255TiB): {SIZE_FORM}")
     return size_bytes
 
 
@@ -113,9 +112,7 @@ def parse_duration_ms(text: str, limit_ms: int = MAX_DURATION_MS) -> int:
         number * _one_of(unit, DURATION_UNITS_MS, text, "duration", DURATION_FORM) // parts
     )
     if duration_ms > limit_ms:
-        from .messages import arguments as messages
-
-        raise UnitError(messages.LONG_DURATION(text=text, form=DURATION_FORM))
+        raise UnitError(f"{text!r} is longer than a year: {DURATION_FORM}")
     return duration_ms
 
 
@@ -131,8 +128,8 @@ def parse_percent(text: str) -> int:
     if not match[2]:
         raise UnitError(messages.BARE_NUMBER(text=text, form=PERCENT_FORM))
     if int(match[1]) == 0:
-        raise UnitError(messages.SHARE_OF_ZERO(text=text, form=PERCENT_FORM))
-    raise UnitError(messages.LARGE_SHARE(text=text, form=PERCENT_FORM))
+        raise UnitError(f"{text!r}: a share of zero gives no compute: {PERCENT_FORM}")
+    raise UnitError(f"{text!r} is more than a whole GPU: {PERCENT_FORM}")
 
 
 def parse_node(text: str) -> tuple[int, int]:
@@ -146,7 +143,7 @@ def parse_node(text: str) -> tuple[int, int]:
         from .messages import arguments as messages
 
         limit = MAX_SIMULATED_GPUS
-        raise UnitError(messages.NODE_OF_WRONG_COUNT(text=text, limit=limit, form=NODE_FORM))
+        raise UnitError(f"{text!r}: a node has 1 to {limit} GPUs: {NODE_FORM}")
     return int(count), parse_size(size)
 
 

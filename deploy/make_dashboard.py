@@ -1,14 +1,18 @@
 """Prints the Grafana dashboard: deploy/grafana.json.
 
     python deploy/make_dashboard.py > deploy/grafana.json
+    python deploy/make_dashboard.py cluster > deploy/grafana-cluster.json
+
+The second one is of a cluster's head (`nodemgr head metrics`).
 
 Standard library only. A test compares the file with this output, and each query with the table of
-metrics (nodemgr/edge/page/metric_table.py).
+metrics (nodemgr/edge/page/metric_table.py, nodemgr/head/health.py).
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, NamedTuple
 
 SCHEMA_VERSION = 39
@@ -220,6 +224,66 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     ),
 )
 
+NODE, PASS = "{{node}}", "nodemgr_head_pass_seconds"
+CLUSTER: tuple[tuple[str, tuple[Panel, ...]], ...] = (
+    (
+        "Cluster",
+        (
+            stat("Nodes that speak", f"sum by (instance) ({series('nodemgr_node_up')})"),
+            stat("GPUs", f"sum by (instance) ({series('nodemgr_node_gpus')})"),
+            stat("GPUs of jobs", f"sum by (instance) ({series('nodemgr_node_gpus_of_jobs')})"),
+            stat(
+                "GPUs of other tasks",
+                f"sum by (instance) ({series('nodemgr_node_gpus_of_others')})",
+            ),
+            stat("Nodes of Slurm", series("nodemgr_pool_pilots", 'state="held"')),
+            stat("First waits", series("nodemgr_cluster_first_wait_seconds"), "s"),
+        ),
+    ),
+    (
+        "Jobs and nodes",
+        (
+            Panel(
+                "Jobs, by state",
+                "short",
+                ((series("nodemgr_cluster_jobs"), "{{state}}"),),
+                is_stacked=True,
+            ),
+            Panel(
+                "Wait of the first job",
+                "s",
+                ((series("nodemgr_cluster_first_wait_seconds"), "{{instance}}"),),
+            ),
+            Panel(
+                "GPUs that jobs hold, by node",
+                "short",
+                ((series("nodemgr_node_gpus_of_jobs"), NODE),),
+                is_stacked=True,
+            ),
+            Panel("Nodes: 1 speaks", "short", ((series("nodemgr_node_up"), NODE),)),
+            Panel(
+                "GPUs of each environment",
+                "short",
+                (
+                    (series("nodemgr_cluster_env_gpus_used"), "{{env}}"),
+                    (series("nodemgr_cluster_env_gpus"), "{{env}} total"),
+                ),
+            ),
+            Panel(
+                "Pilots of the pool, by state",
+                "short",
+                ((series("nodemgr_pool_pilots"), "{{state}}"),),
+                is_stacked=True,
+            ),
+            Panel(
+                "Mean time of a pass",
+                "s",
+                ((f"{rate(f'{PASS}_sum')} / {rate(f'{PASS}_count')}", "{{instance}}"),),
+            ),
+        ),
+    ),
+)
+
 
 def _panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
     is_stat = panel.kind == "stat"
@@ -248,11 +312,11 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def panels() -> list[dict[str, Any]]:
+def panels(rows: tuple[tuple[str, tuple[Panel, ...]], ...]) -> list[dict[str, Any]]:
     """Rows and panels, from left to right and down."""
     found: list[dict[str, Any]] = []
     y = 0
-    for title, row in ROWS:
+    for title, row in rows:
         place = {"x": 0, "y": y, "w": WIDTH, "h": 1}
         found.append(
             {"id": len(found) + 1, "type": "row", "title": title, "collapsed": False,
@@ -268,13 +332,15 @@ def panels() -> list[dict[str, Any]]:
     return found
 
 
-def dashboard() -> dict[str, Any]:
+def dashboard(kind: str = "") -> dict[str, Any]:
+    """Of a node, or of a `cluster`."""
+    up = f"nodemgr_{kind}_jobs" if kind else "nodemgr_up"
     instance = {
         "name": "instance",
-        "label": "Node",
+        "label": "Head" if kind else "Node",
         "type": "query",
         "datasource": DATASOURCE,
-        "query": {"query": "label_values(nodemgr_up, instance)", "refId": "instance"},
+        "query": {"query": f"label_values({up}, instance)", "refId": "instance"},
         "refresh": 2,
         "sort": 1,
         "multi": True,
@@ -283,8 +349,8 @@ def dashboard() -> dict[str, Any]:
     }
     source = {"name": "datasource", "label": "Data source", "type": "datasource"}
     return {
-        "uid": "nodemgr",
-        "title": "nodemgr",
+        "uid": f"nodemgr-{kind}" if kind else "nodemgr",
+        "title": f"nodemgr {kind}".strip(),
         "description": "GPUs on demand: capacity, grants, use, waits, queues, health.",
         "tags": ["nodemgr", "gpu"],
         "schemaVersion": SCHEMA_VERSION,
@@ -294,9 +360,9 @@ def dashboard() -> dict[str, Any]:
         "time": {"from": "now-6h", "to": "now"},
         "refresh": "30s",
         "templating": {"list": [{**source, "query": "prometheus"}, instance]},
-        "panels": panels(),
+        "panels": panels(CLUSTER if kind else ROWS),
     }
 
 
 if __name__ == "__main__":
-    print(json.dumps(dashboard(), indent=1))
+    print(json.dumps(dashboard(*sys.argv[1:]), indent=1))

@@ -23,9 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import SpokenError
 from client_plugin.units import UnitError, parse_node
-from nodemgr.messages import node as messages
 
 CLIENT_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 CONTROL_LIBRARY = "libnodesim.so"
@@ -45,12 +44,8 @@ _MOST_PROCESSES = 1024
 _MOST_SEATS = 64
 
 
-class SimulatorError(Exception):
+class SimulatorError(SpokenError):
     """One line: what happened, and what to do about it."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 class NodeInUse(SimulatorError):
@@ -206,7 +201,10 @@ def library_directory() -> Path:
 def _library() -> ctypes.CDLL:
     path = library_directory() / CONTROL_LIBRARY
     if not path.exists():
-        raise SimulatorError(messages.SIMULATOR_NOT_BUILT(path=path))
+        raise SimulatorError(
+            f"the simulator is not built, since {path} is missing",
+            "install the project, or run `python -m csrc.build`",
+        )
     library = ctypes.CDLL(str(path))
     for function in ("nm_sim_kind_name", "nm_sim_fault_name"):
         getattr(library, function).restype = ctypes.c_char_p
@@ -244,11 +242,19 @@ def _names(function: str) -> tuple[str, ...]:
 
 def _check(error: int, what: str) -> None:
     if error == errno.EBUSY:
-        raise NodeInUse(messages.SIMULATOR_IN_USE(action=what))
+        raise NodeInUse(
+            f"{what}: the node there is in use",
+            "end its clients and its manager first, or open it instead",
+        )
     if error == errno.ENOENT:
-        raise SimulatorError(messages.NO_SIMULATED_NODE(action=what))
+        raise SimulatorError(
+            f"{what}: there is no simulated node", "start a manager with --simulate first"
+        )
     if error != 0:
-        raise SimulatorError(messages.SIMULATOR_FAILED(action=what, error=os.strerror(error)))
+        raise SimulatorError(
+            f"{what}: {os.strerror(error)}",
+            "name another --run-dir if the disk or its rights are the reason",
+        )
 
 
 def _uuid(directory: Path, index: int) -> bytes:
@@ -477,7 +483,9 @@ class SimulatedNode:
 
     def _call(self, function: str, *arguments: object) -> None:
         if self._handle is None:
-            raise SimulatorError(messages.SIMULATOR_CLOSED(path=self.directory))
+            raise SimulatorError(
+                f"{self.directory}: the handle of the simulated node is closed", "open it again"
+            )
         _check(
             getattr(_library(), function)(self._handle, *arguments),
             f"{function} on {self.directory}",
@@ -496,12 +504,12 @@ def parse_gpus(text: str) -> tuple[SimulatedGpu, ...]:
             gpus.extend([SimulatedGpu(model.memory_bytes, model.word)] * number)
         elif word[:1].isalpha():
             words = ", ".join(each.word for each in known.values())
-            raise UnitError(messages.UNKNOWN_MODEL(text=part.strip()[:40], known=words))
+            raise UnitError(f"{part.strip()[:40]!r}: unknown GPU model; the known ones: {words}")
         else:
             number, memory_bytes = parse_node(part[:40])
             gpus.extend([SimulatedGpu(memory_bytes)] * number)
         if len(gpus) > MAX_DEVICES:
-            raise UnitError(messages.NODE_OF_GPUS(text=text[:40], limit=MAX_DEVICES))
+            raise UnitError(f"{text[:40]!r}: a node has 1 to {MAX_DEVICES} GPUs")
     return tuple(gpus)
 
 
@@ -548,10 +556,16 @@ def create_of(
     """
     count = len(gpus)
     if not 1 <= count <= MAX_DEVICES:
-        raise SimulatorError(messages.SIMULATED_COUNT(limit=MAX_DEVICES, count=count))
+        raise SimulatorError(
+            f"a simulated node must have 1 to {MAX_DEVICES} devices, not {count}", code="usage"
+        )
     for gpu in gpus:
         if not 0 < gpu.memory_bytes < MEMORY_LIMIT_BYTES:
-            raise SimulatorError(messages.SIMULATED_MEMORY(size_bytes=gpu.memory_bytes))
+            raise SimulatorError(
+                "a simulated device must have less than 1 TiB and more than nothing, not "
+                f"{gpu.memory_bytes} bytes",
+                code="usage",
+            )
     directory.mkdir(parents=True, exist_ok=True)
     encoded = name.encode()[:63]
     shape = _Shape(count, driver_version, reserved_bytes, context_bytes, module_bytes, encoded)
@@ -583,7 +597,9 @@ def open_or_create(directory: Path, gpus: Sequence[SimulatedGpu]) -> SimulatedNo
     try:
         return create_of(directory, gpus)
     except NodeInUse:
-        raise SimulatorError(messages.SIMULATED_OTHER(path=directory, other=other)) from None
+        raise SimulatorError(
+            f"{directory}: clients still use a node of {other}", "end them, or simulate that one"
+        ) from None
 
 
 def describe(gpus: Sequence[SimulatedGpu]) -> str:

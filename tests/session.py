@@ -1,4 +1,10 @@
-"""One run of the tests: how many processors it may use, and the temporary files that it leaves."""
+"""One run of the tests: how many processors it may use, where its files lie, which it leaves.
+
+The tests make and remove small files all the time. An ext4 without a journal keeps a freed inode
+for up to five minutes, and looks at each of them for each new file: that took two thirds of the
+processor time. Managers' directories lie in memory where the node has enough of it, and share a
+copy of the client (a manager makes two of its own, of 200 files, at its first start in a place).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,29 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+from nodemgr.edge.containers import payload
+from nodemgr.paths import client_dir, payload_dir
+from tests.client_c.compiled import objects_dir
+
+DISK, MEMORY = "/tmp", "/dev/shm"  # short: a UNIX socket's path has at most 107 bytes
+ENOUGH_BYTES = 4 * 2**30
+
+
+def _place() -> str:
+    mounts = Path("/proc/self/mounts").read_text()
+    if f" {DISK} tmpfs " in mounts or f" {MEMORY} tmpfs " not in mounts:
+        return DISK
+    found = os.statvfs(MEMORY)
+    runs_programs = not found.f_flag & os.ST_NOEXEC
+    is_enough = found.f_bavail * found.f_frsize >= ENOUGH_BYTES
+    return MEMORY if runs_programs and is_enough and os.access(MEMORY, os.W_OK) else DISK
+
+
+TMP = os.environ.setdefault("TESTS_PLACE", _place())
+"""The same for all workers of a run and the programs that they start."""
 
 OURS = re.compile(
     r"nm[a-z]?-?[a-z0-9_]{8}|nm-shim-.*|nodemgr-.*|torchinductor_.*|torchelastic_.*|vgdb-pipe-.*"
@@ -18,9 +46,9 @@ class Leftovers:
     """Made when the run begins, before it has a temporary file."""
 
     def __init__(self) -> None:
-        self._places = {"/tmp", tempfile.gettempdir()}
+        self._places = {DISK, TMP, tempfile.gettempdir()}
         self._before = self._names()
-        self.are_ours = not os.listdir("/tmp")
+        self.are_ours = not os.listdir(DISK)
         """Nothing else was there, as in the /tmp that .ci/run mounts: what is left is ours."""
 
     def _names(self) -> set[str]:
@@ -34,6 +62,25 @@ class Leftovers:
     def found(self, *, but: str) -> list[str]:
         """`but`: a path that may be there."""
         return sorted(self._names() - self._before - {but})
+
+
+def share_client(state_dir: Path) -> None:
+    """Makes the state directory; a manager that starts there finds both copies of the client.
+
+    tests/edge/containers/test_payload.py shows how it makes them itself.
+    """
+    copy = _copy_of_client()
+    state_dir.mkdir(mode=0o700)
+    for directory in (payload.current(state_dir).parent, client_dir(state_dir)):
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o755)
+        if not (directory / copy.name).exists():  # after a store was lost it is there
+            (directory / copy.name).symlink_to(copy)
+
+
+@cache
+def _copy_of_client() -> Path:
+    return payload.place_for_programs(payload_dir(), objects_dir() / payload.CLIENT_DIR)
 
 
 def processors(groups: str | None = None, root: Path = Path("/sys/fs/cgroup")) -> int:

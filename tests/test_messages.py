@@ -12,8 +12,8 @@ from string import Formatter
 from client_plugin import verbs
 from client_plugin.messages import form
 from client_plugin.messages.form import Message, MessageLine, Notice, Part, relayed
-from nodemgr.cli import VERBS
 from nodemgr.cli.presentation import generated_messages
+from nodemgr.cli.presentation.group import VERBS
 from tests.each import each
 from tests.sources import nodes, parsed
 
@@ -25,13 +25,13 @@ HOME = {key: module for module, table in TABLES.items() for key in table}
 HELD = ("nodemgr", "client_plugin", "jupyter", "csrc")
 """Folders and files in which each message is a row of a table, or `stated` at its place."""
 SPOKEN = {
-    "Away", "Busy", "Fault", "GateUnavailable", "Lost", "ManagerAway", "ManagerLost",
-    "ManagerRefused", "ManagerUnreachable", "NodeInUse", "NvmlUnavailable",
+    "Away", "Busy", "Fault", "GateUnavailable", "Lost", "ManagerAway", "NodeInUse",
+    "NvmlUnavailable",
     "OperationError", "PageHostFault", "PastFault", "Refused", "RequestRefused", "RunDirError",
     "ServiceFault", "SettingsError", "SimulatorError", "StepFailed", "StoreFailed",
     "StoreUnusable", "UdpAddressError", "UnitError", "WrongValue",
     "BadParameter", "CheckResult", "NotSeen", "PlannedStep", "Status", "SystemExit", "UsageError",
-    "_expect", "answered", "fail", "narrate", "noted", "say",
+    "_expect", "_fail", "answered", "fail", "narrate", "noted", "say",
 }  # fmt: skip
 """Exceptions and functions whose text a user reads.
 
@@ -43,7 +43,7 @@ CODES = {
     "token", "unknown_env", "unreachable", "usage", "viewers",
 }  # fmt: skip
 NAMES = re.compile(
-    r"(?:[A-Z0-9_]{2,}s?|NVIDIA|UNIX|NODEMGR_\w+|Python|[A-Z]\w*Error|OutOfMemoryError)\b"
+    r"(?:[A-Z0-9_]{2,}s?|NVIDIA|Debian|UNIX|NODEMGR_\w+|Python|[A-Z]\w*Error|OutOfMemoryError)\b"
 )
 """Words in capitals with which a line may begin."""
 CLICK = re.compile(r"(?:No such (?:command|option)|Missing|Option|Got|Invalid value) ")
@@ -164,19 +164,11 @@ def test_a_field_without_a_text_is_a_question_mark() -> None:
 STATIC = ROOT / "nodemgr" / "edge" / "page" / "static"
 
 
-def test_the_web_page_s_messages_are_made_from_their_table() -> None:
-    """python -m nodemgr.cli.presentation.generated_messages js > …/static/messages.js"""
-    assert (STATIC / "messages.js").read_text() == generated_messages.script()
-    assert "env, place }) =>\n  `${env} is at ${place}.`" in generated_messages._function(
-        "AT", Notice("{env} is at {place}")
-    )
-
-
 NO_CLIENT = ROOT / "jupyter" / "nodemgr_jupyter" / "no_client.py"
 
 
 def test_the_line_of_a_jupyter_server_without_a_client_is_made_from_its_table() -> None:
-    """python -m nodemgr.cli.presentation.generated_messages jupyter > …/no_client.py"""
+    """python -m nodemgr.cli.presentation.generated_messages > …/no_client.py"""
     assert NO_CLIENT.read_text() == generated_messages.no_client()
     made: dict[str, str] = {}
     exec(NO_CLIENT.read_text(), made)
@@ -184,12 +176,15 @@ def test_the_line_of_a_jupyter_server_without_a_client_is_made_from_its_table() 
     assert made["NO_CLIENT"] % {"error": "100 %"} == row(error="100 %")
 
 
-def test_no_line_of_the_web_page_stands_outside_the_table() -> None:
-    for path in sorted(STATIC.glob("*.js")):
-        found = re.findall(
-            r"(?:announce|Error|#tell)\(\s*\[?\s*[\"'`][^\"'`]* [^\"'`]*[\"'`]", path.read_text()
-        )
-        assert not found, f"{path.name}: {found}"
+def test_a_refusal_of_the_web_page_is_a_sentence_with_a_remedy() -> None:
+    said = [
+        text
+        for path in sorted(STATIC.glob("*.js"))
+        for _, text in re.findall(r"new Error\(\s*([\"`])(.*?)\1", path.read_text())
+    ]
+    assert len(said) == 5
+    for text in said:
+        assert re.fullmatch(r"[A-Z$].*[:;] (write|give|paste) .*\.", text), text
 
 
 # -- the sites --
@@ -263,13 +258,8 @@ def test_every_row_is_used() -> None:
         if path.name != "messages.h"  # made of the tables
         for name in re.findall(r"\bNM_[A-Z0-9_]+\b", path.read_text())
     }
-    in_the_page = {
-        re.sub(r"(?=[A-Z])", "_", name).upper()
-        for path in STATIC.glob("*.js")
-        for name in re.findall(r"\bmessages\.(\w+)", path.read_text())
-    }
     in_jupyter = set(re.findall(r"^([A-Z_]+) = ", NO_CLIENT.read_text(), re.MULTILINE))
-    assert not set(ROWS) - used - in_c - in_the_page - in_jupyter
+    assert not set(ROWS) - used - in_c - in_jupyter
 
 
 def literals(node: ast.expr) -> bool:
@@ -306,19 +296,62 @@ def stated_at(call: ast.Call) -> tuple[ast.expr | None, ast.expr | None, ast.exp
     return given[0], named.get("next", given[1]), named.get("code", given[2])
 
 
+WITHOUT_REMEDY = {
+    "BadParameter", "CheckResult", "GateUnavailable", "NotSeen", "PastFault", "PlannedStep",
+    "Refused", "Status", "StoreFailed", "UnitError", "WrongValue", "_expect", "answered", "narrate",
+    "noted", "notice", "say",
+}  # fmt: skip
+"""Calls whose text stands inside another line, or reports progress: no remedy is needed."""
+
+
+def template(node: ast.expr) -> str:
+    """A literal with a figure at each of its fields, which a line may begin or end with."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(template(v) if isinstance(v, ast.Constant) else "7" for v in values)
+        case _:
+            return "7"
+
+
+def good(text: str) -> bool:
+    """The same form as a row of a table."""
+    is_named = NAMES.match(text) or CLICK.match(text)
+    return (
+        len(text) <= LONGEST
+        and "  " not in text
+        and not text.endswith((".", ";", ",", ":"))
+        and (text[0].islower() or not text[0].isalpha() or is_named is not None)
+    )
+
+
 @each(python_files(*HELD), module_of)
-def test_no_message_stands_outside_the_tables(path: Path) -> None:
+def test_a_line_at_its_place_is_a_good_line(path: Path) -> None:
     for node in nodes(path):
-        if isinstance(node, ast.Call):
-            name = ast.unparse(node.func).rpartition(".")[2]
-            if name in SPOKEN:
-                assert not any(map(literals, texts_of(node))), (
-                    f"{path}:{node.lineno}: a text without `stated`, and in no table"
-                )
+        if not isinstance(node, ast.Call):
+            continue
+        name, at = ast.unparse(node.func).rpartition(".")[2], f"{path}:{node.lineno}"
+        if name not in SPOKEN | {"stated", "notice"}:
+            continue
+        if name in WITHOUT_REMEDY:
+            texts = [text for text in texts_of(node) if literals(text) and name != "answered"]
+        else:
+            what, remedy, code = stated_at(node)
+            texts = [text for text in (what, remedy) if text is not None and literals(text)]
+            if what is not None and literals(what) and remedy is None:
+                ends = ast.unparse(what).rstrip("'\"").endswith("}")
+                is_rule = "must" in template(what).split() or ": " in template(what)
+                assert ends or is_rule, f"{at}: no remedy"
             if name == "stated":
-                what, remedy, code = stated_at(node)
-                assert what is not None, f"{path}:{node.lineno}: no event"
-                assert remedy is not None, f"{path}:{node.lineno}: no remedy"
-                assert ast.unparse(remedy) not in ("''", '""'), f"{path}:{node.lineno}: no remedy"
-                if isinstance(code, ast.Constant):
-                    assert code.value in CODES, f"{path}:{node.lineno}: code {code.value!r}"
+                assert remedy is not None, f"{at}: no remedy"
+                assert ast.unparse(remedy) not in ("''", '""'), f"{at}: no remedy"
+            if isinstance(code, ast.Constant):
+                assert code.value in CODES, f"{at}: code {code.value!r}"
+        for text in texts:
+            for verb, order in re.findall(r"`nodemgr ([a-z]+)(?: ([a-z]+))?", template(text)):
+                assert verb in VERBS, at
+                under = verbs.find(verb).under if verb in verbs.VERBS else {}
+                assert not under or not order or order in under, at
+            if isinstance(text, (ast.Constant, ast.JoinedStr)) and template(text)[:1] != "(":
+                assert good(template(text)), f"{at}: {template(text)}"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from client_plugin.verbs.commands.queue import UNDER
-from nodemgr.cli import VERBS
+from client_plugin.verbs import UNDER_QUEUE
+from nodemgr.cli.presentation.group import VERBS
 from tests.sources import nodes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,7 +159,7 @@ def test_no_retired_word_is_part_of_a_file_name() -> None:
 
 
 def test_no_retired_word_is_a_verb() -> None:
-    assert not {*VERBS, *UNDER} & {*RETIRED, *RETIRED_IN_THE_PRODUCT, *RETIRED_VERBS}
+    assert not {*VERBS, *UNDER_QUEUE} & {*RETIRED, *RETIRED_IN_THE_PRODUCT, *RETIRED_VERBS}
 
 
 def defined(path: Path) -> Iterator[str]:

@@ -26,24 +26,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from arguments import parse
-from nodemgr.core.cluster import events
+from nodemgr.core.cluster import events, gpu_rooms, gpu_shares
+from nodemgr.core.cluster.entities import ClusterJob, NodeGpu
 from nodemgr.core.cluster.events import NodeAnswer
 from nodemgr.core.cluster.head import step
-from nodemgr.core.cluster.state import ClusterState
-from nodemgr.core.model.entities import JobState
+from nodemgr.core.cluster.state import ClusterDraft
+from nodemgr.core.model.entities import JobState, TaskClass
 from nodemgr.head.node_sessions import NodeSessions
 from nodemgr.head.service import HeadService, make
 
 S = 1_000_000_000
 HOUR_MS = 3_600_000
 ENVS = 100
+GIB = 1 << 30
+IDLE = (NodeGpu(80 * GIB, 80 * GIB),)
+CLASSES = (*TaskClass, TaskClass.NORMAL)
 
 
 class Clocked:
     """A state on a clock of its own."""
 
     def __init__(self) -> None:
-        self.state, self.now_ns = ClusterState("hq"), S
+        self.state, self.now_ns = ClusterDraft("hq"), S
 
     def happens(self, event: events.ClusterEvent) -> float:
         """Milliseconds of processor time, with the rows applied."""
@@ -53,21 +57,25 @@ class Clocked:
         return (time.process_time_ns() - began) / 1e6
 
 
-def filled(nodes: int, gpus: int, jobs: int, dice: random.Random) -> Clocked:
+def filled(nodes: int, gpus: int, jobs: int, dice: random.Random, shared: float) -> Clocked:
     made = Clocked()
     for number in range(ENVS):
         made.happens(events.SetEnv(f"e{number}", nodes * gpus // 10))
     for number in range(nodes):
         name = f"n{number:04}"
         made.happens(events.AddNode(name, f"key {number}"))
-        made.happens(events.Synced(name, 1, "g", "b", 0, gpus, (), ()))
+        made.happens(events.Synced(name, 1, "g", "b", 0, gpus, (), (), shares=IDLE * gpus))
     for number in range(jobs):
-        made.happens(
-            events.Submit(
-                f"e{number % ENVS}", "ann", dice.choice((1, 1, 1, 1, 2, 2, 4, gpus)),
-                dice.choice((None, HOUR_MS, 8 * HOUR_MS)),
-            )
+        env, limit = number % ENVS, dice.choice((None, HOUR_MS, 8 * HOUR_MS))
+        gpus_of_job, percent, memory = dice.choice((1, 1, 1, 1, 2, 2, 4, gpus)), None, None
+        if shared and dice.random() < shared:  # those of an environment are of two kinds
+            kind = (env + dice.randint(0, 1)) % 3
+            gpus_of_job, percent, memory = 1, (20, 30, 50)[kind], GIB * (10, 20, 40)[kind]
+        job = ClusterJob(
+            "", f"e{env}", "ann", gpus_of_job, limit, compute_percent=percent, memory_bytes=memory,
+            task_class=CLASSES[env % 4] if percent else TaskClass.NORMAL,
         )  # fmt: skip
+        made.happens(events.Submit((job,)))
     return made
 
 
@@ -81,20 +89,53 @@ def ends(made: Clocked, count: int, dice: random.Random, numbers: dict[str, int]
         _report(made, row, numbers, began=True, over=True)
 
 
+def reported(state: ClusterDraft, node: str, ended: int) -> tuple[NodeGpu, ...]:
+    """The node's GPUs with what has begun there."""
+    gpus = [gpu_rooms.GpuRoom.of(*IDLE) for _ in range(state.nodes[node].gpus)]
+    numbers: list[list[int]] = [[] for _ in gpus]
+    for row in state.at(node):
+        if row.began_ns is None or row.number == ended:
+            continue
+        if row.shares:
+            asked = gpu_shares.want(state, row)
+            found = gpu_rooms.find(gpus, asked) or []
+            for gpu in found:
+                gpu.take(asked, len(gpus))
+        else:
+            found = [gpu for gpu in gpus if not gpu.tasks][: row.gpus]
+            for gpu in found:
+                gpu.take_whole(row.env)
+        for at, gpu in enumerate(gpus):
+            numbers[at] += [row.number] * any(gpu is one for one in found)
+    return tuple(
+        NodeGpu(
+            gpu.memory_bytes, gpu.room_bytes, gpu.percent, gpu.is_plain, 0, gpu.tasks,
+            tuple(sorted(gpu.envs.items())), tuple(there),
+        )
+        for gpu, there in zip(gpus, numbers, strict=True)
+    )  # fmt: skip
+
+
 def _report(made: Clocked, row: Any, numbers: dict[str, int], *, began: bool, over: bool) -> None:
     numbers[row.node] = numbers.get(row.node, 0) + 1
     state = JobState.DONE if over else JobState.RUNNING
     answer = NodeAnswer(row.key, row.number, over, began, False, True, state, ran_ms=10_000)
     gpus = made.state.nodes[row.node].gpus
-    made.happens(events.NodeReport(row.node, 1, numbers[row.node], gpus, (), (answer,)))
+    shares = reported(made.state, row.node, row.number if over else 0)
+    made.happens(
+        events.NodeReport(row.node, 1, numbers[row.node], gpus, (), (answer,), shares=shares)
+    )
 
 
-def passes(args: argparse.Namespace) -> None:
+def passes(args: argparse.Namespace, shared: float) -> None:
     dice, numbers = random.Random(1), dict[str, int]()
-    made = filled(args.nodes, args.gpus, args.jobs, dice)
+    made = filled(args.nodes, args.gpus, args.jobs, dice, shared)
     gc.collect()
     gc.freeze()
-    print(f"{args.nodes} nodes of {args.gpus} GPUs, {args.jobs} jobs, {ENVS} environments")
+    print(
+        f"{args.nodes} nodes of {args.gpus} GPUs, {args.jobs} jobs, {ENVS} environments; "
+        f"{shared:.0%} of the jobs share GPUs"
+    )
     print(f"{'pass':34}{'ms':>9}{'worst':>9}")
     first = made.happens(events.Pass())
     print(f"{'first, ' + str(len(made.state.assignments)) + ' jobs get a node':34}{first:9.1f}")
@@ -116,7 +157,7 @@ def passes(args: argparse.Namespace) -> None:
 class Nowhere:
     """Takes what is said to nodes."""
 
-    said = 0
+    said, address = 0, ""
 
     def __init__(self, _sessions: NodeSessions) -> None: ...
 
@@ -143,7 +184,7 @@ def messages(args: argparse.Namespace, path: Path) -> None:
             sessions.synced(f"n{number}", 1, {**hello, "answers": []})
         began = time.process_time_ns()
         for _ in range(args.reports):
-            engine.happens(events.Submit("e", "ann", 1), payload)
+            engine.happens(events.Submit((ClusterJob("", "e", "ann", 1),)), [payload])
         submit_us = (time.process_time_ns() - began) / 1e3 / args.reports
         engine.happens(events.Pass())
         rows, numbers = list(engine.state.assignments.values()), dict[str, int]()
@@ -184,11 +225,13 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--shared", type=float, default=0.3)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--reports", type=int, default=2_000)
     parser.add_argument("--idle-s", type=float, default=10.0)
     args = parse(parser, nodes=10, jobs=200, rounds=2, reports=20, idle_s=0.5)
-    passes(args)
+    passes(args, 0)
+    passes(args, args.shared)
     with tempfile.TemporaryDirectory(prefix="nm") as path:
         messages(args, Path(path))
         idle(args, Path(path))

@@ -14,8 +14,8 @@ from typing import Any
 from steps import LIMIT_S, StepFile
 
 from client_plugin.ways import locations
+from client_plugin.ways.event_stream import EventStream
 from node import Node
-from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.paths import payload_dir
 
 GPUS = 3
@@ -30,19 +30,21 @@ TRAININGS = Path(__file__).resolve().parent / "trainings"
 class ManagedTask:
     """`nodemgr run --env alice --gpus 1-3 --elastic` with a training of this bench."""
 
-    def __init__(self, script: str, *options: str) -> None:
+    def __init__(self, script: str, *options: str, words: tuple[str, ...] = ()) -> None:
+        """`words`: further ones of the script; {} is the node's directory."""
         self.node = Node(f"{GPUS}x8GiB")
         for env in ("alice", *RIVALS):
             self.node.call("quota_set", env=env, gpus=GPUS)
         self.steps = StepFile(self.node.directory / "steps")
         self.checkpoint = self.node.directory / "checkpoint"
-        words = ["run", "--run-dir", str(self.node.run_dir), "--env", "alice", "--elastic"]
-        words += ["--gpus", f"1-{GPUS}", *(each.format(self.checkpoint) for each in options)]
+        own = [each.format(self.node.directory) for each in words]
+        line = ["run", "--run-dir", str(self.node.run_dir), "--env", "alice", "--elastic"]
+        line += ["--gpus", f"1-{GPUS}", *(each.format(self.checkpoint) for each in options)]
         script_words = [str(TRAININGS / script), str(self.steps.path), str(self.checkpoint)]
-        self._command = [sys.executable, "-m", "nodemgr", *words, "--", sys.executable]
-        self._command += script_words
+        self._command = [sys.executable, "-m", "nodemgr", *line, "--", sys.executable]
+        self._command += [*script_words, *own]
         self._holders: list[subprocess.Popen[bytes]] = []
-        self._events = EventStream(self.node.run_dir)
+        self._events = EventStream(self.node.run_dir, 0)
         self._seen: list[tuple[str, float]] = []
         self._newest = 0
         self.leader: subprocess.Popen[bytes] | None = None
@@ -73,7 +75,7 @@ class ManagedTask:
             if len(found) >= count:
                 return found[:count]
             offset_s = time.time() - time.monotonic()
-            for event in self._events.follow(self._newest, SILENCE_S):
+            for event in self._events.follow(SILENCE_S):
                 self._newest = event["sequence"]
                 self._seen.append((event["name"], event["time_ns"] / 1e9 - offset_s))
         raise SystemExit(f"no event {name}")

@@ -2,16 +2,15 @@
 
     python bench/faces/top.py [--seconds 20] [--gpus 16] [--tasks 50] [--waiting 1000]
 
-`--tasks` is per GPU. A stand-in for the manager answers, and every figure changes each second. The
-reference in the same run is `nodemgr status --watch` on a terminal of the same size: it writes each
-page anew. `--events N` lets N events come in a second: each has the whole view read again.
+`--tasks` is per GPU. A stand-in for the manager answers, and every figure changes each second.
+`--events N` lets N events come in a second: each has the whole view read again.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
-import json
+import itertools
 import os
 import pty
 import random
@@ -122,35 +121,30 @@ class Answers:
 
 def stand_in(run_dir: Path, answers: Answers, events: float) -> None:
     """Answers until it is killed."""
-    import zmq
+    from tests.cli.conftest import RunningManager
 
-    context = zmq.Context()
-    control, stream = context.socket(zmq.ROUTER), context.socket(zmq.PUB)
-    control.bind(f"ipc://{run_dir}/control.sock")
-    stream.bind(f"ipc://{run_dir}/events.sock")
+    verbs = {
+        verb: lambda verb=verb, **_: answers.of(verb) for verb in ("status", "queue", "figures")
+    }
+    manager = RunningManager(run_dir, verbs)
+    manager.start()
     print(READY, flush=True)
-    while True:
-        if control.poll(1_000 / events if events else None):
-            peer, frame = control.recv_multipart()
-            result = answers.of(json.loads(frame)["verb"])
-            control.send_multipart([peer, json.dumps({"ok": True, "result": result}).encode()])
-        else:
-            stream.send_multipart([b"quota.set", b"{}"])
+    for number in itertools.count(1):
+        time.sleep(1 / events if events else 3_600)
+        manager.publish({"sequence": number, "name": "quota.set"})
 
 
 # -- the measurement
 
 
-def cost(
-    words: list[str], run_dir: Path, size: tuple[int, int], seconds: float, settle_s: float
-) -> Cost:
-    """Of a verb on a terminal of its own, once it has settled."""
+def cost(run_dir: Path, size: tuple[int, int], seconds: float, settle_s: float) -> Cost:
+    """Of `nodemgr top` on a terminal of its own, once it has settled."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
     said = {"NODEMGR_RUN_DIR": str(run_dir), "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "nodemgr", *words],
+        [sys.executable, "-m", "nodemgr", "top"],
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
         env={**environment, **said}, cwd="/",
     )  # fmt: skip
@@ -168,7 +162,7 @@ def cost(
     reader.start()
     time.sleep(settle_s)
     if process.poll() is not None:
-        raise SystemExit(f"nodemgr {' '.join(words)} ended with {process.returncode}")
+        raise SystemExit(f"nodemgr top ended with {process.returncode}")
     began_s, before_s, before = time.monotonic(), cpu_s(process.pid), written[0]
     time.sleep(seconds)
     took_s = time.monotonic() - began_s
@@ -203,19 +197,18 @@ def main() -> argparse.Namespace:
         manager.stdout.readline()
         try:
             found = {
-                (verb, size): cost(words, run_dir, SIZES[size], options.seconds, options.settle)
+                f"top, {size}": cost(run_dir, SIZES[size], options.seconds, options.settle)
                 for size in SIZES
-                for verb, words in (("status --watch", ["status", "--watch"]), ("top", ["top"]))
             }
         finally:
             manager.kill()
             shutil.rmtree(run_dir, ignore_errors=True)
     what = f"{options.gpus} GPUs, {options.gpus * options.tasks} tasks, {options.waiting} waiting"
     print(f"\n{what}, {options.seconds:g} s each\n{'':24} {'% of a core':>12} {'bytes/s':>9}")
-    for (verb, size), one in found.items():
-        print(f"{f'{verb}, {size}':24} {one.percent:12.2f} {one.bytes_per_second:9.0f}")
-    for size in SIZES:
-        against_target(f"top, {size}", found["top", size].percent, TARGET_PERCENT, "% of a core")
+    for what, one in found.items():
+        print(f"{what:24} {one.percent:12.2f} {one.bytes_per_second:9.0f}")
+    for what, one in found.items():
+        against_target(what, one.percent, TARGET_PERCENT, "% of a core")
     return options
 
 

@@ -130,13 +130,13 @@ def by_order(running: Node) -> str:
 
 def order(running: Node, verb: str, pid: int) -> str:
     """Its time, or the refusal's words."""
-    from nodemgr.edge.admin.control_client import ControlError
+    from client_plugin.ways.faults import Fault
 
     (task,) = (row["id"] for row in running.manager.status()["tasks"] if pid in row["pids"])
     began_s = time.perf_counter()
     try:
         running.manager.call(verb, task=task)
-    except ControlError as error:
+    except Fault as error:
         return f"{verb} refused: {error}"
     ms = 1e3 * (time.perf_counter() - began_s)
     return f"{verb} {ms:.0f} ms, {shown(pid)}"

@@ -6,7 +6,9 @@ Each model of Keras trains on the processor, whose allocator is TensorFlow's own
 (TF_CPU_ALLOCATOR_USE_BFC) and reports the peak of its chunks in a step, less what was there before
 the model: the median of several steps, since their order differs. The forecast is made of the
 traced step, as `nodemgr predict` does it, for this processor in place of a GPU: TensorFlow rewrites
-the graph for it, and kernels take its buffers (processor_kernels.py). Needs tensorflow.
+the graph for it, and kernels take its buffers (processor_kernels.py). Needs tensorflow. The last
+line counts the trainings that take more than is filled in,
+by the margin of client_plugin/prediction/features.py.
 
 A row for each model: the peak, the forecast, the error in percent (below zero: too little was
 forecast), the forecast for a GPU, which is held against nothing, and the seconds of the processor
@@ -36,6 +38,7 @@ from keras_zoo import Training
 from processor_kernels import of_processor
 
 from arguments import parse
+from client_plugin.prediction import features
 
 GOAL_MEDIAN, GOAL_TAIL = 5.0, 15.0
 
@@ -115,6 +118,12 @@ class Measured(NamedTuple):
     seconds: float
 
     @property
+    def surplus_percent(self) -> float:
+        """After the margin that is filled in, without its part for the GPU's context."""
+        filled_bytes = self.guess_bytes * (1000 + features.GRAPH_PER_MILLE) // 1000
+        return 100 * (filled_bytes - self.peak_bytes) / self.peak_bytes
+
+    @property
     def error_percent(self) -> float:
         return 100 * (self.guess_bytes - self.peak_bytes) / self.peak_bytes
 
@@ -154,6 +163,9 @@ def main() -> None:
     print(f"{len(errors)} trainings: median error {statistics.median(map(abs, errors)):.1f} %, "
           f"within {GOAL_TAIL:.0f} %: {within:.0f} %, more below: {below:.0f} %, "
           f"median {statistics.median(spent):.1f} s")  # fmt: skip
+    with_margin = [row.surplus_percent for row in found]
+    print(f"with the manager's margin: {sum(one < 0 for one in with_margin)} too low, "
+          f"median surplus {statistics.median(with_margin):.0f} %")  # fmt: skip
 
 
 if __name__ == "__main__":

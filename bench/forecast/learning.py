@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
 from nodemgr.core.forecast import features as feature_form
-from nodemgr.core.forecast import gpu_models, learning, measured, network, roofline, samples
+from nodemgr.core.forecast import gpu_models, learning, network, roofline, samples
 from nodemgr.core.forecast.samples import Sample
 from nodemgr.core.model.values import replace
 
@@ -201,6 +201,15 @@ COLUMNS = ("roofline", "learned", "network", "nearest")
 Ratios = dict[str, list[float]]
 
 
+def nearest_ratio(
+    vector: Sequence[float], others: Sequence[tuple[Sequence[float], float]]
+) -> float | None:
+    """The baseline: the figure of the nearest of (vector, figure); None: there is none."""
+    if not others:
+        return None
+    return min(others, key=lambda other: math.dist(vector, other[0]))[1]
+
+
 def ratios(known: Sequence[Sample], tests: Sequence[Run]) -> tuple[Ratios, float]:
     """By way, predicted over real of each test run; and the part that is known."""
     networks = network.parse(json.dumps(learning.train(known)))
@@ -217,7 +226,7 @@ def ratios(known: Sequence[Sample], tests: Sequence[Run]) -> tuple[Ratios, float
         inputs = network.inputs(run.sample.features, model, estimate)
         plain = estimate.step_ns / run.sample.step_ns
         row = dict.fromkeys(COLUMNS, plain)
-        row["nearest"] *= math.exp(measured.nearest_ratio(inputs, earlier) or 0.0)
+        row["nearest"] *= math.exp(nearest_ratio(inputs, earlier) or 0.0)
         point = None if net is None else network.standardised(net, inputs)
         if net is not None and point is not None and network.is_known(net, point):
             fitted = networks.step_ns(run.sample.features, model, estimate) / run.sample.step_ns

@@ -14,8 +14,9 @@ region of its own, as in a container of its own. It has no classes: the service 
 
 - cost: median nanoseconds of CPU time per launch: the bare driver, an environment without a share,
   a gated process alone, and a gated one whose share is limited to 30 % (also alone).
-- shares: percent of the GPU time that each tenant got after N ms beside the others, and the worst
-  error in points. The first row has no gate.
+- shares: percent of the GPU time that each tenant got after N ms beside the others, the worst error
+  in points, and the processor time of all tenants in percent of a core. The rows "no gate" have
+  none.
 - service: requests in Poisson order, each a kernel of 200 us, 2 ms apart in the mean: latency
   alone, beside best effort without a gate, and with it; and the share of the remaining GPU time
   that best effort got.
@@ -165,18 +166,34 @@ def show_cost(bench: Bench, rounds: int, ms: int) -> None:
         print(f"{title:<34}{median:>8.0f}{median - floor:>8.0f}")
 
 
-def shares_of(
-    bench: Bench, tenants: Sequence[Tenant], around: Sequence[Around], ms: int
-) -> list[float]:
-    """Percent of the GPU time that each got."""
+class Got(NamedTuple):
+    shares: list[float]
+    """Percent of the GPU time."""
+    core_percent: float
+    """The processor time of all tenants."""
+
+
+def processor_ns(pid: int) -> int:
+    """Of all its threads that live."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+
+def shares_of(bench: Bench, tenants: Sequence[Tenant], around: Sequence[Around], ms: int) -> Got:
     processes = [
         bench.start(each, "stream", tenant.kernel, 100 * ms, 1_000_000)
         for each, tenant in zip(around, tenants, strict=True)
     ]
     with running(processes):
-        time.sleep(ms / 1000)
+        time.sleep(ms / 2000)
+        used_ns, began_ns = [processor_ns(each.pid) for each in processes], time.monotonic_ns()
+        time.sleep(ms / 2000)
         busy_ns = bench.busy_ns(processes)
-    return [100 * each / max(1, sum(busy_ns)) for each in busy_ns]
+        used_ns = [
+            processor_ns(each.pid) - used for each, used in zip(processes, used_ns, strict=True)
+        ]
+    core = 100 * sum(used_ns) / (time.monotonic_ns() - began_ns)
+    return Got([100 * each / max(1, sum(busy_ns)) for each in busy_ns], core)
 
 
 def ungated(bench: Bench, tenants: Sequence[Tenant]) -> list[Around]:
@@ -198,21 +215,27 @@ def hami(bench: Bench, tenants: Sequence[Tenant]) -> list[Around]:
 
 
 def show_shares(bench: Bench, rounds: int, ms: int) -> None:
-    print(f"\n{f'shares after {ms} ms':<38}{'got':>20}{'worst':>8}{'of ' + str(rounds):>8}")
-    first = next(iter(SHARES))
-    cases = [(f"no gate: {first}", SHARES[first], ungated)]
+    head = f"\n{f'shares after {ms} ms':<38}{'got':>20}{'worst':>8}"
+    print(f"{head}{'of ' + str(rounds):>8}{'core %':>8}")
+    free = ("10:90, 20 ms and 5 us", "10:90, 50 us both")
+    cases = [(f"no gate: {title}", SHARES[title], ungated) for title in free]
     cases += [(title, tenants, gated) for title, tenants in SHARES.items()]
     if bench.hami:
         cases += [(f"HAMi-core: {title}", tenants, hami) for title, tenants in SHARES.items()]
     for title, tenants, around in cases:
         rows = [shares_of(bench, tenants, around(bench, tenants), ms) for _ in range(rounds)]
         errors = sorted(
-            max(abs(got - tenant.percent) for got, tenant in zip(row, tenants, strict=True))
+            max(abs(got - tenant.percent) for got, tenant in zip(row.shares, tenants, strict=True))
             for row in rows
         )
-        middle = [statistics.median(column) for column in zip(*rows, strict=True)]
+        middle = [
+            statistics.median(each) for each in zip(*[row.shares for row in rows], strict=True)
+        ]
+        core = statistics.median(row.core_percent for row in rows)
         text = " : ".join(f"{got:.1f}" for got in middle)
-        print(f"{title:<38}{text:>20}{errors[len(errors) // 2]:>8.1f}{errors[-1]:>8.1f}")
+        print(
+            f"{title:<38}{text:>20}{errors[len(errors) // 2]:>8.1f}{errors[-1]:>8.1f}{core:>8.1f}"
+        )
 
 
 def serve(

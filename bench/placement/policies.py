@@ -47,6 +47,13 @@ SCORER, SOURCE, KNOWN = "equivariant scorer", "source's network", "reliable, kno
 RELIABLE, OPTIMUM = "reliable (Gamma-Poisson)", "exact optimum, in hindsight"
 MAIN = Cluster()
 SMALL = Cluster(gpus=5)
+PUBLISHED = {
+    f"published failure rates, 1 GPU in 16 fails {factor} times as often": replace(
+        MAIN, rate_per_hour=1 / 50_000, bad_part=1 / 16, bad_factor=factor
+    )
+    for factor in (100, 1_000)
+}
+"""419 failures in 54 days on 16 384 GPUs."""
 JOBS, SMALL_JOBS = 40, 5
 HISTORIES_DAYS = (0, 3, 10, 30)
 WIDE_GPUS, BATCH = 1_000, 8
@@ -110,6 +117,7 @@ def sections(seeds: int, jobs: int, all_policies: Policies, sizeless: Policies) 
         run("8 GPUs (an unseen size)", made_up(Cluster(gpus=8), jobs // 2), seeds, sizeless),
         run("64 GPUs (an unseen size)", made_up(Cluster(gpus=64), jobs * 4), max(2, seeds // 4),
             sizeless),
+        *(run(name, made_up(each, jobs), seeds, sizeless) for name, each in PUBLISHED.items()),
     ]  # fmt: skip
 
 

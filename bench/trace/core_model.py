@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nodemgr.core import manager
-from nodemgr.core.manager import State, Transition
+from nodemgr.core.manager import Draft, Transition
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.entities import Cause, Config, Gpu, JobPayload, JobSpec, Quota, RunSpec
 from nodemgr.core.model.events import (
@@ -59,7 +59,7 @@ class CoreModel(BatchModel):
         config: Config | None = None,
     ) -> None:
         super().__init__(jobs, failures, policy)
-        self.state = State(CONFIG if config is None else config)
+        self.state = Draft(CONFIG if config is None else config)
         self.state.learn(OrderScorer(self))
         self.now_ms = 0
         self._offset_ms = round(self.cluster.history_hours * HOUR_MS) + HOUR_MS

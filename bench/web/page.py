@@ -173,7 +173,7 @@ def grants_ms(browser: Any, grants: int) -> list[float]:
     took = []
     with Node("2x80GiB", "--web", "127.0.0.1:0") as node:
         node.call("quota_set", env="alice", gpus=1)
-        token = node.call("web_token", admin=True, for_ms=3_600_000, by="bench")["token"]
+        token = node.call("web_token", admin=True, for_ms=3_600_000)["token"]
         (url,) = re.findall(r"web page at (\S+?)[,;]?\s", node.ready_line)
         tab = browser.new_page()
         tab.goto(f"{url}#token={token}")

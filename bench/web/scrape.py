@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
 from core_step import GIB, NOW, WALL, acquire, take
-from nodemgr.core.manager import State
+from nodemgr.core.manager import Draft
 from nodemgr.core.model.entities import Config, Gpu, Quota
 from nodemgr.core.model.events import GpusChanged, SetQuota
 from nodemgr.core.views import snapshot
@@ -40,10 +40,10 @@ TARGET_BYTES = 200_000
 END = object()
 
 
-def crowded(gpus: int, tasks: int, waiting: int, envs: int) -> State:
+def crowded(gpus: int, tasks: int, waiting: int, envs: int) -> Draft:
     """Half of the environments have so many tasks on each GPU; requests of the others wait."""
     half = (envs + 1) // 2  # they have 1 GiB on each GPU, which leaves none for the others
-    state = State(Config(max_tasks_per_gpu=tasks))
+    state = Draft(Config(max_tasks_per_gpu=tasks))
     found = tuple(Gpu(f"GPU-{index:036}", index, "bench", half * GIB) for index in range(gpus))
     take(state, GpusChanged(found, WALL))
     for number in range(envs):
@@ -60,7 +60,7 @@ def crowded(gpus: int, tasks: int, waiting: int, envs: int) -> State:
 class LedgersOf:
     """A ledger of each environment, with the same figure on each GPU."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: Draft) -> None:
         self._envs = state.envs
 
     def __contains__(self, env: str) -> bool:
@@ -73,7 +73,7 @@ class LedgersOf:
         return GIB
 
 
-def node_of(state: State) -> tuple[Any, Any]:
+def node_of(state: Draft) -> tuple[Any, Any]:
     """A daemon and its views, as far as the values read them."""
     used = {gpu.uuid: 40 * GIB for gpu in state.gpus.values()}
     reading = SimpleNamespace(used_bytes=used, fault=None, at_ns=NOW)
@@ -144,7 +144,7 @@ def main() -> int:
         return public_values(daemon, views, 0.0)
 
     def every() -> dict[str, Any]:
-        return {**public(), **in_one_piece(env_values(daemon, envs))}
+        return {**public(), **in_one_piece(env_values(daemon, {}, envs))}
 
     sent = {name: json.loads(json.dumps(make())) for name, make in (("no", public), ("all", every))}
     rows = (
@@ -161,7 +161,7 @@ def main() -> int:
     print(f"{'':40}{'ms, median':>12}{'bytes':>12}")
     for name, work, size in rows:
         print(f"{name:40}{median_ms(work, options.rounds):12.2f}{size:12,}")
-    turns = [longest_turn_ms(env_values(daemon, envs)) for _ in range(options.rounds)]
+    turns = [longest_turn_ms(env_values(daemon, {}, envs)) for _ in range(options.rounds)]
     print(f"{'all environments, longest turn':40}{statistics.median(turns):12.2f}")
     if rows[-1][2] >= TARGET_BYTES and not options.short:
         print(f"the text is not below {TARGET_BYTES:,} bytes")

@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any, Callable
 
 from .. import faults, hook, progress
-from ..messages import training as messages
 
 DEFAULTS: dict[str, str] = {}
 FIRST_USE_UNSEEN = False
@@ -64,12 +63,26 @@ def _undivided(callbacks: Any, *_rest: Any) -> None:
     if os.environ.get("RANK", "0") != "0" or getattr(strategy, "num_replicas_in_sync", 1) > 1:
         return
     loop = sys.modules.get(f"{__package__.rpartition('.')[0]}.training.loop")
+    if loop is not None and loop.is_fitting():
+        return
     if loop is not None and loop.is_inside():
-        faults.say_once(messages.FIT_INSIDE())
+        faults.say_once(
+            "elastic: model.fit inside the block of elastic(...) trains on this worker alone, "
+            "and its GPUs stay until it ends",
+            "call run.fit in its place",
+        )
     elif size == "1":
-        faults.say_once(messages.FIT())
+        faults.say_once(
+            "elastic: model.fit does not divide its batches among workers, so it does not use "
+            "more than the GPU of its worker",
+            "use run.fit of nodemgr_client.elastic, or run it without --elastic",
+        )
     else:
-        faults.say_once(messages.FIT_EACH(size=size))
+        faults.say_once(
+            "elastic: model.fit does not divide its batches among workers, so each of the "
+            f"{size} workers trains a model of its own",
+            "use run.fit of nodemgr_client.elastic, or run it without --elastic",
+        )
 
 
 def _fit(more: int) -> None:

@@ -22,14 +22,16 @@ def main() -> int:
         from client_plugin.elastic import command, leader
         from client_plugin.elastic.membership import Membership
         from client_plugin.elastic.torchrun import BadTorchrun
-        from client_plugin.messages.leader import BAD_TORCHRUN
         from client_plugin.ways.faults import Exit, Fault, say
     finally:
         sys.path.remove(PAYLOAD)
     try:
         task = command.ElasticTask(sys.argv[1:])
     except BadTorchrun as error:
-        say(BAD_TORCHRUN(error=error))
+        say(
+            f"elastic: torchrun does not take these words ({error})",
+            "name the script itself, as in `python train.py`",
+        )
         return Exit.USAGE
     try:
         ctrl_c.interrupt()

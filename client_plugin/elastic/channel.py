@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from .orders import (
     BlockFailed,
+    Coming,
     Done,
     Failed,
     Hello,
@@ -24,7 +25,9 @@ from .orders import (
     Members,
     Parked,
     PlanEvent,
+    Quit,
     Resized,
+    Saved,
 )
 
 PACKET_BYTES = 65_536
@@ -32,6 +35,7 @@ PREFIX = "nodemgr-elastic-"
 _CREDENTIALS = struct.Struct("3i")
 
 WORDS: Dict[str, Tuple[Callable[..., PlanEvent], Tuple[str, ...]]] = {
+    "coming": (Coming, ()),
     "spare": (Parked, ()),
     "hello": (Hello, ("phase",)),
     "resized": (Resized, ("generation",)),
@@ -39,6 +43,8 @@ WORDS: Dict[str, Tuple[Callable[..., PlanEvent], Tuple[str, ...]]] = {
     "leaving": (Leaving, ("generation",)),
     "block failed": (BlockFailed, ("phase", "step", "own")),
     "done": (Done, ("phase",)),
+    "quit": (Quit, ("phase",)),
+    "checkpoint": (Saved, ("step",)),
 }
 """A worker's word, its event, the fields with the event's numbers."""
 

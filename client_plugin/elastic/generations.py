@@ -35,6 +35,8 @@ class Generations:
         """A member's loop has ended: nobody joins or leaves this phase any more."""
         self.members: Tuple[int, ...] = ()
         """Of the newest generation, by rank, the dead included."""
+        self._last: Tuple[int, ...] = ()
+        """Of the generation in which the first loop has ended."""
         self.base: Tuple[int, ...] = ()
         """Of the newest generation that was formed: these share a collective."""
         self.formed = True
@@ -53,6 +55,10 @@ class Generations:
         self._at_one_step = 0
         """The step of the last failed block, and the blocks in a row that failed in it."""
         self._first_s: Optional[float] = None
+        self._saved_step = self._resumed_step = 0
+        """Of the newest checkpoint, from 1, now and at the last loss of the state."""
+        self._resumes = 0
+        """Losses in a row without a newer checkpoint between them."""
 
     # -- words of workers --
 
@@ -62,6 +68,7 @@ class Generations:
         if phase > self.phase:
             self.phase, self.over = phase, False
             self.members, self.base, self.formed = (), (), True
+            self._broken, self._saved_step = False, 0
         if not self.members and self._first_s is None:
             self._first_s = now_s
         worker.take("hello")
@@ -92,11 +99,32 @@ class Generations:
         worker.has_trained = own > 1
         self._broken = True
 
-    def done(self, worker: Worker, phase: int) -> None:
-        if phase == self.phase and worker.stage == MEMBER:
-            worker.take("done")
-            worker.formed = max(worker.formed, self.number)
+    def saved(self, step: int) -> None:
+        self._saved_step = step
+
+    def done(self, worker: Worker, phase: int, *, is_whole: bool) -> None:
+        """The end of a worker's loop. `is_whole`: after the last step, which its peers end too.
+
+        The newest generation may have come too late for it, and is never formed then.
+        """
+        if phase != self.phase or worker.stage not in (MEMBER, LEAVING):
+            return
+        is_late = False
+        if worker.stage == MEMBER:
             self.over = True
+            self._last = self._sent.get(worker.formed, self.base)
+            is_late = self.now and worker.formed < self.number
+        self._broken = self._broken or is_late or not is_whole
+        worker.take("done")
+
+    def dropped(self, roster: Roster) -> List[Worker]:
+        """Joiners that no worker with the state is left to form a generation with."""
+        members = [w for w in roster.stage(MEMBER) if self.over and w.failed is None]
+        if any(worker.number in self._last for worker in members):
+            return []
+        for worker in members:
+            worker.take("dropped")
+        return members
 
     def died(self, worker: Worker, code: int) -> None:
         """Note what the death of a worker breaks.
@@ -147,6 +175,19 @@ class Generations:
     def lost_state(self, roster: Roster) -> bool:
         """Whether there was a state and no worker has it that can give it to others."""
         return self.had_state and not any(w.formed for w in roster.stage(READY, MEMBER, DONE))
+
+    def resume(self, roster: Roster, now_s: float) -> bool:
+        """Whether the state is lost, and the training begins again at its checkpoint."""
+        if self.over or not self._saved_step or not self.lost_state(roster):
+            return False
+        self._resumes = self._resumes + 1 if self._saved_step <= self._resumed_step else 1
+        if self._resumes > FAILURES_MOST:
+            return False
+        self._resumed_step, self.had_state = self._saved_step, False
+        if not any(worker.stage == MEMBER for worker in self._living(roster)):
+            self.members, self.base, self.formed = (), (), True
+            self._broken, self._first_s = False, now_s
+        return True
 
     def only_state(self, roster: Roster) -> Optional[Seat]:
         """The GPU of the only worker that has the state; None: several have it, or none."""
@@ -204,7 +245,7 @@ class Generations:
         staying = [w for w in present if self.over or roster.stays(w)]
         if self.had_state and not any(w.formed for w in [*staying, *new]):
             staying = [w for w in present if w in staying or w is self._keeper(present)]
-            if not staying:
+            if not any(w.formed for w in staying):
                 return None  # the state ends with the process whose block has failed
         names = tuple(w.number for w in [*staying, *new])
         return names or None

@@ -14,7 +14,7 @@ import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from client_plugin import faults
-from client_plugin.messages import leader as messages
+from client_plugin.messages.form import Message, Notice
 
 from .channel import WorkerSockets, members_message
 from .checkpoints import CheckpointWatch
@@ -58,22 +58,74 @@ STOPS = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT}
 """A signal to the leader, and the one that its workers get."""
 
 REPORTS = {
-    "SIZE": messages.SIZE,
-    "ENDED": messages.ENDED,
-    "RESTARTED": messages.RESTARTED,
-    "BEGUN_ANEW": messages.BEGUN_ANEW,
-    "GAVE_UP": messages.GAVE_UP,
-    "NOT_YET": messages.NOT_YET,
-    "KEEPS_SIZE": messages.KEEPS_SIZE,
-    "TAKEN": messages.TAKEN,
-    "TOO_LATE": messages.TOO_LATE,
-    "GIVEN_BACK": messages.GIVEN_BACK,
-    "STUCK": messages.STUCK,
-    "BROKEN": messages.BROKEN,
-    "SAME_STEP": messages.SAME_STEP,
-    "NO_GPU_LEFT": messages.NO_GPU_LEFT,
-    "EARLY": messages.EARLY,
-    "FEWER": messages.FEWER,
+    "SIZE": Notice("elastic: the training runs on {size} GPU{s}"),
+    "ENDED": Message(
+        "elastic: worker {worker} ended with {how}", "its own lines above have the reason"
+    ),
+    "RESTARTED": Message(
+        "elastic: all workers start again from the checkpoint, since one ended with {how}",
+        "the lines of the worker have the reason",
+    ),
+    "BEGUN_ANEW": Message(
+        "elastic: all workers start anew, without a checkpoint, since one ended with {how}",
+        "the lines of the worker have the reason",
+    ),
+    "RESUMED": Message(
+        "elastic: the last worker with the training's state has ended, and the training goes on "
+        "from its checkpoint",
+        "the lines of the worker have the reason",
+    ),
+    "GAVE_UP": Message(
+        "elastic: the script is not started again after {size} restarts in a row",
+        "the lines of the workers have the reason",
+    ),
+    "NOT_YET": Message(
+        "elastic: the script keeps its {size} GPU{s} until its first checkpoint",
+        "name the path that the script writes by --checkpoint",
+    ),
+    "KEEPS_SIZE": Message(
+        "elastic: the script keeps its {size} GPU{s}, since it has no checkpoint to start again "
+        "from",
+        "name its checkpoint by --checkpoint, or use nodemgr_client.elastic in it",
+    ),
+    "TAKEN": Message(
+        "elastic: worker {worker} was killed, since GPU {gpu} was asked back and there is no new "
+        "checkpoint",
+        "save checkpoints more often, and name them by --checkpoint",
+    ),
+    "TOO_LATE": Message(
+        "elastic: worker {worker} was killed, since it did not leave GPU {gpu} in time",
+        "make steps shorter than the time of a recall (setting recall_ms)",
+    ),
+    "GIVEN_BACK": Message(
+        "elastic: GPU {gpu} is given back, since {size:d} workers in a row ended before they "
+        "trained",
+        "read their own lines above",
+    ),
+    "STUCK": Message(
+        "elastic: worker {worker} was killed, since it did not join the others",
+        "its lines have the reason",
+    ),
+    "BROKEN": Message(
+        "elastic: the collectives of the workers break again and again",
+        "the lines of the workers have the reason",
+    ),
+    "SAME_STEP": Message(
+        "elastic: {size} workers in a row have failed at the same step",
+        "the lines of the workers have the reason",
+    ),
+    "NO_GPU_LEFT": Message(
+        "elastic: no GPU is left to start the script on", "start the task again"
+    ),
+    "EARLY": Notice(
+        "elastic: worker {worker} was ended, since GPU {gpu} was asked back before elastic(...) "
+        "was reached: it had nothing to lose, and the others go on"
+    ),
+    "FEWER": Message(
+        "elastic: all workers start anew on the GPUs that are left, since one was asked back and "
+        "the script does not reach elastic(...)",
+        "use nodemgr_client.elastic in it, or name its checkpoint by --checkpoint",
+    ),
 }
 """The rows of the plan's reports, which name them by key."""
 
@@ -81,14 +133,17 @@ REPORTS = {
 def lead(task: ElasticTask, lease: Lease) -> int:
     """Run the task to its end; its exit code."""
     if task.unused is not None:
-        unused = ", ".join(task.unused) or messages.NO_OPTION()
-        faults.say(messages.TORCHRUN_REPLACED(unused=unused))
+        unused = ", ".join(task.unused) or "no option"
+        faults.say(f"elastic: starts the script itself in place of torchrun; not used: {unused}")
     signals = _caught_signals()
     try:
         channel = WorkerSockets()
     except OSError as error:
         lease.release()
-        faults.say(messages.NO_SOCKET_DIRECTORY(error=error.strerror or error))
+        faults.say(
+            f"elastic: no directory for the sockets of the workers ({error.strerror or error})",
+            "free space in /tmp, or set TMPDIR to a short path",
+        )
         return 1
     leader = Leader(task, lease, channel, signals)
     try:
@@ -198,7 +253,11 @@ class Leader:
             events += self._ended(number, code)
         for number, pid in self._workers.stopped():
             if number in self._living:
-                faults.say(messages.STOPPED(worker=number, pid=pid))
+                faults.say(
+                    f"elastic: worker {number} was stopped by a signal, and the training waits for "
+                    "it",
+                    f"continue it: kill -CONT {pid}",
+                )
         return events
 
     def _accept(self) -> None:
@@ -231,16 +290,18 @@ class Leader:
                 self._indexes[word.gpu.uuid] = word.gpu.index
                 events.append(GpuOffered(word.gpu.uuid))
             elif isinstance(word, Recalled):
-                reason = word.reason or messages.ANOTHER_REQUEST()
-                faults.say(messages.GPU_RECALLED(gpu=self._name(word.gpu), reason=reason))
+                reason = word.reason or "another request waits for it"
+                faults.say(f"elastic: GPU {self._name(word.gpu)} is asked back: {reason}")
                 events.append(GpuRecalled(word.gpu, word.deadline))
             elif isinstance(word, Withdrawn):
-                faults.say(messages.RECALL_WITHDRAWN(gpu=self._name(word.gpu)))
+                faults.say(f"elastic: GPU {self._name(word.gpu)} stays with this task")
                 events.append(GpuWithdrawn(word.gpu))
             elif isinstance(word, Rejoined):
                 events.append(LeaseRejoined(tuple(self._uuids())))
             elif isinstance(word, LeaseEnded):
-                faults.say(messages.GPUS_LOST(reason=word.reason))
+                faults.say(
+                    f"elastic: the task has lost its GPUs: {word.reason}", "start the task again"
+                )
                 events.append(TaskLost())
         return events
 
@@ -300,7 +361,10 @@ class Leader:
             self._workers.start(order.worker, environment)
         except OSError as error:
             program = self._task.script[0] if self._task.script else ""
-            faults.say(messages.WORKER_NOT_STARTED(program=program, error=error.strerror))
+            faults.say(
+                f"elastic: {program} could not be started ({error.strerror})",
+                "name another command",
+            )
             self._failed_starts.append(Died(order.worker, 127))
             return
         if order.gpu:
@@ -328,9 +392,9 @@ class Leader:
 
     def _report(self, order: Report) -> None:
         how = (
-            messages.SIGNAL(name=signal.Signals(-order.code).name)
+            f"signal {signal.Signals(-order.code).name}"
             if order.code < 0
-            else messages.CODE(code=order.code)
+            else f"exit code {order.code}"
         )
         faults.say(
             REPORTS[order.key](
@@ -349,4 +413,8 @@ class Leader:
 
     def _unreadable(self, reason: str) -> None:
         path = self._task.checkpoint
-        faults.say(messages.SCRIPT_CHECKPOINT_UNREADABLE(path=path, error=reason))
+        faults.say(
+            f"elastic: the checkpoint {path} cannot be read ({reason}), so the script keeps its "
+            "GPUs",
+            "make it readable, or name another path by --checkpoint",
+        )

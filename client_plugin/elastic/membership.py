@@ -27,7 +27,6 @@ from client_plugin.elastic.lease_events import (
     Withdrawn,
 )
 from client_plugin.elastic.packets import Packet, encode, receive, send
-from client_plugin.messages import membership as messages
 from client_plugin.messages.form import relayed
 from client_plugin.ways import locations
 from client_plugin.ways.conversation import DENIAL_EXITS
@@ -168,7 +167,7 @@ class Membership:
                 if self._fault is not None:
                     outcome = ""
                     raise self._fault
-                outcome = messages.LEASE_GRANTED(gpus=len(self._gpus))
+                outcome = f"{len(self._gpus)} GPUs granted"
         finally:
             wait.end(outcome)
 
@@ -223,12 +222,12 @@ class Membership:
         with self._lock:
             if self._lease or self._fault is not None:
                 return
-            line = messages.LEASE_WITHOUT_MANAGER(path=self._path, why=error.strerror or error)
+            line = f"no manager answers on {self._path} ({error.strerror or error})"
             policy = _conf(os.path.dirname(self._path)).get("no_manager", "wait")
             if policy == "wait":
                 self._line = line
             else:
-                self._refuse(Fault(line, Exit.UNREACHABLE))
+                self._refuse(Fault(line, code=Exit.UNREACHABLE))
 
     def _listen(self) -> None:
         """Packets and beats until the connection is lost."""
@@ -288,7 +287,7 @@ class Membership:
         rid, reason = packet.fields.get("rid"), relayed(packet.fields.get("reason", ""))
         if rid == str(self._rid) and not self._lease:
             code = DENIAL_EXITS.get(packet.fields.get("code", ""), Exit.FAILED)
-            self._refuse(Fault(reason, code))
+            self._refuse(Fault(reason, code=code))
         elif rid == str(self._rejoin_rid):
             self._lose(reason)
         elif rid is not None and rid.isdigit():
@@ -381,10 +380,18 @@ def _socket_path() -> str:
     directory = locations.around_us()
     conf = _conf(directory)
     if not conf:
-        raise Fault(messages.LEADER_OUTSIDE(directory=directory), Exit.UNREACHABLE)
+        raise Fault(
+            f"{directory}/client.conf cannot be read: this process is in no environment",
+            "start it by `nodemgr run --elastic`",
+            code=Exit.UNREACHABLE,
+        )
     address = conf.get("address", "")
     if not address.startswith("unix:"):
-        raise Fault(messages.LEADER_OVER_UDP(address=address), Exit.UNREACHABLE)
+        raise Fault(
+            f"an elastic task needs the node's UNIX socket; the manager is at {address}",
+            "run it on the node itself",
+            code=Exit.UNREACHABLE,
+        )
     return os.path.join(directory, address[len("unix:") :])
 
 

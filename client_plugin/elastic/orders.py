@@ -59,6 +59,12 @@ class EndAsked(NamedTuple):
     grace_s: float
 
 
+class Coming(NamedTuple):
+    """The script of a worker has imported `nodemgr_client.elastic`: a hello is to come."""
+
+    worker: int
+
+
 class Parked(NamedTuple):
     """A spare has come to its first use of a GPU, and waits for one."""
 
@@ -117,6 +123,21 @@ class Done(NamedTuple):
     phase: int
 
 
+class Quit(NamedTuple):
+    """A worker's program has left the loop of this phase before its last step."""
+
+    worker: int
+    phase: int
+
+
+class Saved(NamedTuple):
+    """A worker has written the training's checkpoint, or has read it."""
+
+    worker: int
+    step: int
+    """Of the checkpoint, from 1."""
+
+
 class Died(NamedTuple):
     """A worker's process has ended. `code`: its exit code, or the negative signal."""
 
@@ -129,8 +150,9 @@ class TimePassed(NamedTuple):
 
 
 PlanEvent = Union[
-    GpuOffered, GpuRecalled, GpuWithdrawn, LeaseRejoined, TaskLost, EndAsked, Parked, NoRoom,
-    Hello, Resized, Failed, Leaving, BlockFailed, Done, Died, TimePassed,
+    GpuOffered, GpuRecalled, GpuWithdrawn, LeaseRejoined, TaskLost, EndAsked, Coming, Parked,
+    NoRoom, Hello, Resized, Failed, Leaving, BlockFailed, Done, Quit, Saved, Died,
+    TimePassed,
 ]  # fmt: skip
 
 # -- orders --

@@ -17,6 +17,7 @@ from .orders import (
     Accept,
     BlockFailed,
     Checkpoint,
+    Coming,
     Decline,
     Died,
     Done,
@@ -36,8 +37,10 @@ from .orders import (
     Parked,
     PlanEvent,
     PlanOrder,
+    Quit,
     Report,
     Resized,
+    Saved,
     Signal,
     StartWorker,
     TaskLost,
@@ -54,7 +57,7 @@ from .roster import (
     Seat,
     Worker,
 )
-from .rounds import YOUNG_S, Rounds
+from .rounds import Rounds
 from .spares import Spares
 
 MARGIN_S = 0.3
@@ -66,6 +69,10 @@ LEAVE_S = 1.0
 """The time that a worker has to end after its last step."""
 POLL_S = 0.25
 """How often a checkpoint is looked for while a change waits for it."""
+
+
+SAID = (Parked, Hello, Resized, Failed, Leaving, BlockFailed, Done, Quit, Saved)
+"""The events that are a living worker's own words."""
 
 
 class ElasticPlan:
@@ -119,14 +126,14 @@ class ElasticPlan:
             recalled = any(not seat.wanted for seat in self.roster.seats.values())
             offered = any(not seat.accepted for seat in self.roster.seats.values())
             waits = self.rounds.checkpoints and (recalled or offered)
-            times += [self.rounds.begun_s + YOUNG_S] if offered or self.rounds.is_short else []
+            times += [self.rounds.young_until_s()] if offered or self.rounds.is_short else []
             times += [self._now_s + POLL_S] if waits else []
         return min((time_s for time_s in times if time_s > self._now_s), default=None)
 
     # -- events --
 
     def _take(self, event: PlanEvent) -> List[PlanOrder]:
-        if isinstance(event, (Parked, Hello, Resized, Failed, Leaving, BlockFailed, Done)):
+        if isinstance(event, SAID):
             worker = self.roster.workers.get(event.worker)
             return [] if worker is None else self._said(event, worker)
         if isinstance(event, Died):
@@ -134,7 +141,9 @@ class ElasticPlan:
             return [] if gone is None else self._died(gone, event.code)
         if isinstance(event, (GpuOffered, GpuRecalled, GpuWithdrawn, LeaseRejoined)):
             return self._lease(event)
-        if isinstance(event, NoRoom):
+        if isinstance(event, Coming):
+            self.rounds.is_coming = True
+        elif isinstance(event, NoRoom):
             self.spares.no_room(self._now_s)
             self.roster.workers.pop(event.worker, None)
         if isinstance(event, TaskLost):
@@ -187,8 +196,10 @@ class ElasticPlan:
             self._let_go(worker)
         elif isinstance(event, BlockFailed):
             generations.block_failed(worker, event.phase, event.step, event.own)
-        elif isinstance(event, Done):
-            generations.done(worker, event.phase)
+        elif isinstance(event, Saved):
+            generations.saved(event.step)
+        elif isinstance(event, (Done, Quit)):
+            generations.done(worker, event.phase, is_whole=isinstance(event, Done))
         return []
 
     def _let_go(self, worker: Worker) -> None:
@@ -306,11 +317,16 @@ class ElasticPlan:
 
     def _run_generations(self) -> List[PlanOrder]:
         over = self.generations.over
+        orders: List[PlanOrder] = []
+        if self._failure < 0 and self.generations.resume(self.roster, self._now_s):
+            orders.append(Report("RESUMED"))
         if self._is_the_end():
             failure = 0 if over else self._failure
             return self._end_all(KILL, 0.0, failure if self.code is None else self.code)
-        orders: List[PlanOrder] = []
-        for worker in self.roster.stage(STARTING, PARKED, READY):
+        for worker in [
+            *self.generations.dropped(self.roster),
+            *self.roster.stage(STARTING, PARKED, READY),
+        ]:
             if over or (worker.gpu and not self.roster.stays(worker)):
                 orders.append(self._kill(worker))
         for seat in [] if over else self.roster.free_seats():

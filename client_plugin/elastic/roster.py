@@ -25,6 +25,7 @@ STAGES: Dict[Tuple[str, str], str] = {
     (MEMBER, "named"): MEMBER,
     (MEMBER, "dropped"): LEAVING,
     (MEMBER, "done"): DONE,
+    (LEAVING, "done"): DONE,
 }
 """A worker's stage, the event, its next stage. A pair that is not here changes nothing."""
 

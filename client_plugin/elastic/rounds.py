@@ -17,6 +17,8 @@ from .roster import Roster, Seat
 
 YOUNG_S = 30.0
 """The time in which a script may say hello; an offer is not declined in it."""
+COMING_S = 600.0
+"""The same once it has imported `elastic`, from the start of each round."""
 HOLD_S = 30.0
 """The time that an offered GPU waits for a checkpoint, once the script is not young any more."""
 LOSS_S = 60.0
@@ -47,6 +49,8 @@ class Rounds:
         self._started_s = begun_s
         self._restarts = 0
         self._has_said = False
+        self.is_coming = False
+        """The script has imported `elastic` of the client, and has not said hello yet."""
         self.is_short = False
         """A worker has left before any said hello: a script for torchrun cannot go on."""
 
@@ -55,11 +59,15 @@ class Rounds:
         return self.checkpoints and checkpoint.complete > self._mark
 
     def young(self, now_s: float) -> bool:
-        return now_s < self.begun_s + YOUNG_S
+        return now_s < self.young_until_s()
+
+    def young_until_s(self) -> float:
+        return self._started_s + COMING_S if self.is_coming else self.begun_s + YOUNG_S
 
     def may_say_hello(self, now_s: float) -> bool:
         """Whether the script may have the three lines: it has had little time to reach them."""
-        return self.young(now_s) and not (self.checkpoints or self.ending or self.over)
+        may = self.is_coming or not self.checkpoints
+        return may and self.young(now_s) and not (self.ending or self.over)
 
     def died(
         self, *, doomed: bool, code: int, checkpoint: Checkpoint, now_s: float

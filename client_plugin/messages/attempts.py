@@ -72,6 +72,10 @@ ATTEMPT_NOT_OPENED = Part("{jobs:.80}/{attempt:.90}: {error:.60}")
 WRITABLE_BY_OTHERS = Part("{jobs:.80}/{attempt:.90}: users other than uid {uid:d} can write there")
 NO_SUPERVISOR = Part("no process for its supervisor: {error}")
 NOT_A_RUN = Part("its process has ended, or is in a container")
+NOT_DELEGATED = Part(
+    "it is not below its user's systemd, which alone may move it: start it by "
+    "`systemd-run --user --scope`"
+)
 REQUEST_UNKNOWN = Part("this is not a known request")
 NOT_BY_HAND = Message(
     "nodemgr-supervisor is not started by hand",
@@ -90,6 +94,7 @@ NO_SCOPE = Message(
     "boot with cgroup version 2 and restart nodemgr-jobs; without it CPUs and host memory of jobs"
     " have no limits",
 )
+SCOPE_GONE = Message("{scope:.150} is gone", "nodemgr-jobs begins anew, and makes it again")
 
 # -- the runner in a container --
 

@@ -78,12 +78,6 @@ class CheckDetail(Part):
     __slots__ = ()
 
 
-class Check(Message):
-    """A check of `nodemgr doctor`: its title (`what`), and the cure where it fails (`next`)."""
-
-    __slots__ = ()
-
-
 def relayed(text: str) -> MessageLine:
     """The line that another process sent, which made it from its own table."""
     return _line(_one_line(text), "", begins_with_field=True)
@@ -97,9 +91,31 @@ def stated(what: str, next: str, code: str = "") -> MessageLine:
     return _line(_one_line(_joined(what, next)), code, begins_with_field=False)
 
 
-def sentence(line: MessageLine) -> str:
+def notice(text: str, code: str = "") -> MessageLine:
+    """A line with one use that needs no remedy: progress, good news, a rule (`... must ...`)."""
+    return _line(_one_line(text), code, begins_with_field=False)
+
+
+class SpokenError(Exception):
+    """An error whose text a person reads: one line with the event, the remedy and a code."""
+
+    def __init__(self, what: str, next: str = "", code: str = "") -> None:
+        """`what`: a whole line of a table, or with `next` the parts of a line with one use."""
+        self.line = as_line(what, next, code)
+        super().__init__(self.line)
+
+
+def as_line(what: str, next: str = "", code: str = "") -> MessageLine:
+    """`what` where it is a line already."""
+    if isinstance(what, MessageLine) and not next:
+        return what
+    return stated(what, next, code)
+
+
+def sentence(line: str) -> str:
     """The line with a full stop, and a capital where it does not begin with a name."""
-    return (line if line.begins_with_field else line[:1].upper() + line[1:]) + "."
+    named = getattr(line, "begins_with_field", False)
+    return (line if named else line[:1].upper() + line[1:]) + "."
 
 
 def _joined(what: str, next: str) -> str:

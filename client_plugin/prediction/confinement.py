@@ -23,7 +23,7 @@ from . import isolation
 from .isolation import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC, check, mount
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000
-CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
+CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWUTS = 0x20000000, 0x40000000, 0x04000000
 PR_SET_PDEATHSIG = 1
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 LEFT_ALONE = ("/proc", "/sys", "/dev", "/run")
@@ -43,7 +43,7 @@ def unshare() -> bool:
     Root needs no user namespace; a root without that right tries one. Returns whether one was made:
     other users' files cannot be copied to an upper layer there. Raises OSError.
     """
-    flags = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
+    flags = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS
     user, group = os.geteuid(), os.getegid()
     if user == 0 and _libc.unshare(flags) == 0:
         return False
@@ -108,6 +108,7 @@ def confine(
     mount(f"/proc/self/fd/{own}", scratch, None, MS_BIND)
     os.close(own)
     _loopback_up()
+    socket.sethostname("localhost")  # torchrun looks its node's name up, which needs a network else
     return layers
 
 

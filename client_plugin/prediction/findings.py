@@ -9,11 +9,11 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from ..messages import prediction as messages
+from ..messages.form import Notice
 from . import features, outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..messages.form import MessageLine
     from .watch import Watched
 
 MAX_FILES_NAMED = 5
@@ -26,8 +26,8 @@ class Findings(NamedTuple):
     """`features` or `reason` is None."""
 
     features: Optional[Dict[str, Any]]
-    reason: Optional[MessageLine]
-    notes: List[MessageLine]
+    reason: Optional[str]
+    notes: List[str]
     dropped: List[str]
     """Files that the command would have written."""
     phases: Optional[Dict[str, Any]] = None
@@ -48,35 +48,71 @@ def find(
     """
     best = outcome.best(watched.outcomes.values())
     dropped = _dropped(watched, best)
-    notes = [messages.FILES_DROPPED(files=_shortened(dropped))] if dropped else []
+    notes: List[str] = (
+        [(f"the command would have written {_shortened(dropped)}; all of it is dropped")]
+        if dropped
+        else []
+    )
     if best is None or "reason" in best:
         return Findings(None, _reason(watched, best, limit_s), notes, dropped)
-    count = best["stand_ins"]
-    if count:
-        notes.append(messages.STAND_INS(count=count, plural="" if count == 1 else "s"))
-    if origins:
-        message = messages.DEPENDS_ON_VALUES if is_answered else messages.OTHER_ANSWER_UNSEEN
-        notes.append(message(origins=", ".join(origins)))
-    if best.get("fall_back"):
-        notes.append(messages.ON_META(error=best["fall_back"]))
-    if best["bounded"]:
-        notes.append(messages.UPPER_BOUNDS(operators=", ".join(best["bounded"])))
-    if best.get("compiled"):
-        notes.append(messages.COMPILED_BY_XLA())
-    if best["steps"] == 1:
-        notes.append(messages.ONE_STEP())
+    notes += _notes(best, origins, is_answered)
     named = iterations or int(best.get("iterations", 0))
     return Findings(features.packed(best, named), None, notes, dropped, _phases(best))
+
+
+def _notes(best: Dict[str, Any], origins: Sequence[str], is_answered: bool) -> List[str]:
+    """The lines beside the figure: its doubts, and the program's shortcuts."""
+    notes: List[str] = []
+    count = best["stand_ins"]
+    if count:
+        notes.append(
+            f"the program asked for {count} value{'' if count == 1 else 's'} that only a GPU "
+            "computes; it got stand-ins"
+        )
+    if origins:
+        message = (
+            Notice(
+                "the memory depends on values of the GPU ({origins}): the program was watched with "
+                "yes and with no, and the larger figure counts"
+            )
+            if is_answered
+            else Notice(
+                "the memory depends on values of the GPU ({origins}), and no time was left to "
+                "watch the program with the other answer: allow more with --limit"
+            )
+        )
+        notes.append(message(origins=", ".join(origins)))
+    if best.get("fall_back"):
+        notes.append(
+            f"this version of PyTorch makes no fake tensors on `cuda` ({best['fall_back']}): "
+            "tensors were on `meta`, and mixed precision was taken as float32"
+        )
+    if best["bounded"]:
+        notes.append(
+            "sizes that depend on values were taken at their upper bound "
+            f"({', '.join(best['bounded'])})"
+        )
+    if best.get("compiled"):
+        notes.append(
+            "XLA compiles the step; the memory is that of its operators one by one, and XLA "
+            "usually needs less"
+        )
+    if features.is_experimental(best["framework"]):
+        notes.append(messages.EXPERIMENTAL())
+    if best["steps"] == 1:
+        notes.append("the program made one training step; the memory of later steps may be larger")
+    return notes
 
 
 def _phases(best: Dict[str, Any]) -> Dict[str, Any]:
     seen = best.get("phases")
     seen = seen if isinstance(seen, dict) else {}
     return {
-        "steps": best["steps"],
+        "steps": seen.get("steps", best["steps"]),
         "validation": bool(seen.get("validation")),
         "checkpoint": bool(seen.get("checkpoint")),
         "batch_shapes": list(seen.get("batch_shapes") or []),
+        "is_margin_wider": bool(best.get("is_short")),
     }
 
 
@@ -98,7 +134,7 @@ def shortened(line: str) -> str:
 
 def without_framework(framework: str, error: ImportError) -> Dict[str, Any]:
     """The answer of `nodemgr_client.predict` where the model's framework is not installed."""
-    why = messages.FRAMEWORK_MISSING(framework=framework, error=error)
+    why = f"{framework} cannot be imported in this process ({error}): install it here"
     return told(Findings(None, messages.NO_PREDICTION(why=why), [], []))
 
 
@@ -109,6 +145,7 @@ def told(found: Findings) -> Dict[str, Any]:
         "schema_version": features.SCHEMA_VERSION,
         "memory_bytes": None if known is None else known["memory"]["peak_bytes"],
         "features": known,
+        "is_experimental": known is not None and features.is_experimental(known["framework"]),
         "reason": None if found.reason is None else str(found.reason),
         "notes": [str(note) for note in found.notes],
     }
@@ -135,20 +172,29 @@ def _shortened(paths: List[str]) -> str:
     return f"{text} and {more} more" if more > 0 else text
 
 
-def _reason(watched: Watched, best: Optional[Dict[str, Any]], limit_s: float) -> MessageLine:
+def _reason(watched: Watched, best: Optional[Dict[str, Any]], limit_s: float) -> str:
     status = watched.exit_status
     phases = [one["phase"] for one in watched.outcomes.values() if "phase" in one]
     if best is not None and (best["is_certain"] or not status):
         why = best["reason"]
     elif status:
         last = shortened(watched.last_line) or "no output"
-        why = messages.ENDED_EARLY(how=_ending(status), last=last)
+        why = (
+            f"the command ended with {_ending(status)} before a training step ({last}): run it by "
+            "itself first"
+        )
     elif status is None:
-        why = messages.TOO_SLOW(seconds=f"{limit_s:g}", phase=_phase(phases))
+        why = (
+            f"{limit_s:g} s passed before two training steps ({_phase(phases)}): allow more with "
+            "--limit"
+        )
     elif not all("is_import" in phase for phase in phases):
         why = messages.NO_TRAINING_STEP()  # the process ended itself: no handler of exit ran
     else:
-        why = messages.NO_FRAMEWORK()
+        why = (
+            "no import of PyTorch or TensorFlow was seen: name a Python program that trains with "
+            "one, and keep the entry of nodemgr in its PYTHONPATH"
+        )
     return messages.NO_PREDICTION(why=why)
 
 

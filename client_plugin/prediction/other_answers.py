@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from ..messages import prediction as messages
 from . import outcome
 
 TYPE_CHECKING = False
@@ -104,9 +103,13 @@ def chosen(trials: Dict[str, Watched]) -> Watched:
     if (
         small is not None
         and not _is_cut(small)
-        and not 0.98 <= (1 + _peak(small)) / (1 + _peak(first)) <= 1.02
+        and not 0.98 <= (1 + _early_peak(small)) / (1 + _early_peak(first)) <= 1.02
     ):
-        why = outcome.abstention(messages.SIZED_BY_MEMORY(), is_certain=True)
+        why = outcome.abstention(
+            "the program sizes its work by the memory of the GPU (mem_get_info, total_memory), so "
+            "each GPU model has another figure: name the size yourself, or measure it",
+            is_certain=True,
+        )
         return first._replace(outcomes={"": why})
     return max(trials.values(), key=lambda one: (_steps(one), _peak(one)))
 
@@ -114,6 +117,13 @@ def chosen(trials: Dict[str, Watched]) -> Watched:
 def _peak(watched: Watched) -> int:
     best = outcome.best(watched.outcomes.values())
     return -1 if best is None or "reason" in best else int(best["reserved_peak_bytes"])
+
+
+def _early_peak(watched: Watched) -> int:
+    """After two steps: how far a look goes on is the clock's."""
+    best = outcome.best(watched.outcomes.values())
+    early = -1 if best is None else int(best.get("early_peak_bytes", -1))
+    return early if early >= 0 else _peak(watched)
 
 
 def is_answered(trials: Dict[str, Watched], asked: List[str]) -> bool:
@@ -133,7 +143,7 @@ def depends(trials: Dict[str, Watched], asked: List[str]) -> List[str]:
     """The origins of the answers with which the figure changes, or may change."""
     if not is_answered(trials, asked):
         return origins(trials)
-    peaks = {_peak(one) for trial, one in trials.items() if trial != SMALL and _steps(one)}
+    peaks = {_early_peak(one) for trial, one in trials.items() if trial != SMALL and _steps(one)}
     return origins(trials) if len(peaks) > 1 or not _steps(trials[""]) else []
 
 

@@ -14,6 +14,8 @@ VARIABLE = "NODEMGR_PREDICT"
 """The directory for outcomes; set: the process is watched and takes no lease."""
 CONFINED = "NODEMGR_PREDICT_CONFINED"
 """1: the process has a private view of the disk, and can write files."""
+GO_ON_S = "NODEMGR_PREDICT_GO_ON_S"
+"""The seconds that it may go on after two steps; empty: none."""
 
 WatchOutcome = Dict[str, Any]
 
@@ -79,7 +81,7 @@ def is_final(outcome: WatchOutcome) -> bool:
     """Whether the process has shown enough: later events change nothing."""
     if "reason" in outcome:
         return bool(outcome["is_certain"])
-    return "phase" not in outcome and outcome["steps"] != 1
+    return "phase" not in outcome and outcome["steps"] != 1 and not outcome.get("goes_on")
 
 
 def best(outcomes: Iterable[WatchOutcome]) -> Optional[WatchOutcome]:

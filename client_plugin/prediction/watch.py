@@ -25,6 +25,8 @@ from . import confinement, isolation, outcome
 POLL_S = 0.05
 GRACE_S = 1.0
 """After the first outcome, for the other processes of the command."""
+GO_ON_PART = 1 / 6
+"""Of the limit: a program may go on for so long after two steps."""
 MAX_TAIL_BYTES = 65_536
 PR_SET_CHILD_SUBREAPER = 36
 RANK = re.compile(r"^\[rank\d+\]: ?")
@@ -260,7 +262,11 @@ def _start(order: WatchOrder, outputs: List[OutputTail], outcomes: str) -> int:
             signal.signal(number, signal.SIG_DFL)
         if order.is_confined:
             isolation.give_up_rights()
-        told = {outcome.VARIABLE: outcomes, outcome.CONFINED: str(int(order.is_confined))}
+        told = {
+            outcome.VARIABLE: outcomes,
+            outcome.CONFINED: str(int(order.is_confined)),
+            outcome.GO_ON_S: str(order.limit_s * GO_ON_PART),
+        }
         os.execve(order.program, order.command, {**order.variables, **told})
     except BaseException as error:
         os.write(2, str(error).encode())

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from ..messages import training as messages
+from ..messages.form import stated
 from .plan import SamplePlan
 
 
@@ -28,11 +29,27 @@ def plan_of(
         samples = len(dataset)
         dataset.__getitem__  # noqa: B018
     except (TypeError, AttributeError):
-        raise TypeError(messages.NO_LENGTH(kind=type(dataset).__name__)) from None
+        raise TypeError(
+            stated(
+                f"elastic: a {type(dataset).__name__} has no length or no samples by index",
+                "use a dataset with __len__ and __getitem__",
+            )
+        ) from None
     if samples < global_batch:
-        raise ValueError(messages.DATASET_TOO_SMALL(samples=samples, batch=global_batch))
+        raise ValueError(
+            stated(
+                f"elastic: the dataset has {samples} samples, fewer than the global batch of "
+                f"{global_batch}",
+                "use a smaller global_batch, or more data",
+            )
+        )
     if not 0 <= virtual_workers <= global_batch:
-        raise ValueError(messages.TOO_MANY_SHARES(workers=virtual_workers, batch=global_batch))
+        raise ValueError(
+            stated(
+                f"elastic: {virtual_workers} virtual workers for a global batch of {global_batch}",
+                "there must be at least one sample for each",
+            )
+        )
     return SamplePlan(samples, global_batch, max_per_gpu, epochs, int(seed), virtual_workers)
 
 
@@ -43,4 +60,9 @@ def framework_of(model: Any) -> str:
         return "pytorch"
     if sys.modules.get("tensorflow") is not None and hasattr(model, "trainable_variables"):
         return "tensorflow"
-    raise TypeError(messages.NO_MODEL(kind=type(model).__name__))
+    raise TypeError(
+        stated(
+            f"elastic: {type(model).__name__} is no model of PyTorch or TensorFlow",
+            "pass a torch.nn.Module or a keras.Model",
+        )
+    )

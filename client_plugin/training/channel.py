@@ -15,7 +15,6 @@ import threading
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from .. import faults
-from ..messages import training as messages
 
 SOCKET = "NODEMGR_ELASTIC"
 WORKER = "NODEMGR_WORKER"
@@ -96,8 +95,9 @@ class AgentChannel:
         hello = {"is": "hello", "pid": os.getpid(), "form": "inline", "phase": self._phase}
         self.send(**hello)
 
-    def leave(self) -> None:
-        self.send(**{"is": "done", "phase": self._phase})
+    def leave(self, is_whole: bool) -> None:
+        """The loop of this phase is over; `is_whole`: after its last step."""
+        self.send(**{"is": "done" if is_whole else "quit", "phase": self._phase})
 
     def fail(self, step: int, own: int) -> None:
         """The program has left the block by an exception in `step`, and may or may not end.
@@ -148,7 +148,10 @@ class AgentChannel:
             except OSError:
                 packet = b""
             if not packet:
-                faults.say(messages.AGENT_LOST())
+                faults.say(
+                    "elastic: the leader of this task has ended, and this worker ends with it",
+                    "the first process of the task has the reason",
+                )
                 os._exit(_AGENT_LOST)
             with self.changed:
                 self._take(json.loads(packet))
@@ -167,6 +170,19 @@ class AgentChannel:
             if self._newest is None or one.generation > self._newest.generation:
                 self._newest = one
                 self._urgent = one.generation if message.get("at") == "now" else self._urgent
+
+
+def announce(variables: Mapping[str, str]) -> None:
+    """The leader of an elastic task learns that this worker is to call `elastic(...)`."""
+    path = variables.get(SOCKET)
+    if not path or variables.get("NODEMGR_OFF") == "1":
+        return
+    with contextlib.suppress(OSError, ValueError), socket.socket(
+        socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
+    ) as connection:
+        connection.connect(path)
+        word = {"is": "coming", "worker": int(variables.get(WORKER, "0"))}
+        connection.send(json.dumps(word).encode())
 
 
 _channels: List[AgentChannel] = []

@@ -9,7 +9,7 @@ import random
 import sys
 from typing import Any
 
-from ..messages import training as messages
+from ..messages.form import stated
 
 
 def seed_python(seed: int) -> None:
@@ -25,4 +25,9 @@ def sample_of(dataset: Any, sample: int) -> Any:
     try:
         return dataset[sample]
     except StopIteration:
-        raise RuntimeError(messages.NO_SAMPLE(sample=sample)) from None
+        raise RuntimeError(
+            stated(
+                f"elastic: the dataset raised StopIteration for sample {sample}",
+                "__getitem__ must return each sample below the length of the dataset",
+            )
+        ) from None

@@ -12,28 +12,15 @@ completed the step already gives its state to those that have not.
 from __future__ import annotations
 
 import os
-from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Protocol, Sequence
+from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Protocol
 
 from .. import faults
-from ..messages import training as messages
+from ..messages.form import stated
 from .calls import Broken, CollectiveThread
 from .channel import ALONE, AgentChannel, GenerationMembers, Interrupted, connected
-from .checkpoints import Checkpoints, reason
+from .checkpoints import Checkpoints, check, reason
 from .plan import MicroBatch, SamplePlan
 from .quick_exit import end_quickly
-
-
-class MemberGroup(Protocol):
-    """The members of one generation. Each method may raise Broken."""
-
-    def gather(self, numbers: Sequence[int]) -> List[List[int]]:
-        """The numbers of every rank."""
-
-    def send(self, rank: int, data: Any) -> None: ...
-
-    def receive(self, rank: int) -> Any: ...
-
-    def close(self, is_broken: bool) -> None: ...
 
 
 class StepSums(NamedTuple):
@@ -98,6 +85,11 @@ def is_inside() -> bool:
     return bool(_entered)
 
 
+def is_fitting() -> bool:
+    """Whether it is inside `run.fit`."""
+    return any(each.is_fitting for each in _entered)
+
+
 class Run:
     """`with elastic(...) as run`: an iterable of batches."""
 
@@ -131,6 +123,7 @@ class Run:
         self._is_stopping = False
         self._is_due = False
         self._is_by_epoch = False
+        self.is_fitting = False
         self._stream: Optional[Iterator[Any]] = None
         self._pieces: List[MicroBatch] = []
 
@@ -160,7 +153,41 @@ class Run:
         try:
             self._framework.save(absolute, contents)
         except (OSError, RuntimeError) as error:  # torch.save wraps the errors of a file
-            raise OSError(messages.NOT_SAVED(path=absolute, error=reason(error))) from error
+            raise OSError(
+                stated(
+                    f"elastic: {absolute} was not written ({reason(error)}); an older file stays "
+                    "as it is",
+                    "free space there, or name another path",
+                )
+            ) from error
+
+    @property
+    def is_over(self) -> bool:
+        """The training has ended on the other workers, or one of them called `stop`."""
+        return self._has_ended
+
+    def end(self) -> None:
+        """All workers end here, by a decision that each of them has made."""
+        self._has_ended = True
+
+    def fit(self, **options: Any) -> Any:
+        """Keras's `fit` over the batches of this run; returns its History.
+
+        `options`: callbacks, verbose and those of the validation, as `model.fit` has them.
+        """
+        fit = getattr(self._made, "fit", None)
+        if fit is None:
+            raise TypeError(
+                stated(
+                    "elastic: run.fit without a compiled model of Keras and its own optimizer",
+                    "call elastic(model, model.optimizer, ...) after model.compile",
+                )
+            )
+        self.is_fitting = True
+        try:
+            return fit(self, options)
+        finally:
+            self.is_fitting = False
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left; in the body `for batch in run` has the batches of one."""
@@ -176,9 +203,19 @@ class Run:
 
     def __enter__(self) -> Run:
         if _entered:
-            raise RuntimeError(messages.NESTED())
+            raise RuntimeError(
+                stated(
+                    "elastic: a block inside the block of another one",
+                    "end the outer block before it",
+                )
+            )
         if self._made is not None:
-            raise RuntimeError(messages.ENTERED_AGAIN())
+            raise RuntimeError(
+                stated(
+                    "elastic: the block of this run was entered before",
+                    "call elastic(...) for each block",
+                )
+            )
         _entered.append(self)
         try:
             self._enter()
@@ -219,13 +256,17 @@ class Run:
         if self._channel is None:
             return
         if kind is None:
-            self._channel.leave()
+            self._channel.leave(self._has_ended or self.step >= self.plan.steps)
         elif kind is not SystemExit:
             self._channel.fail(self.step + 1, self._own_steps + 1)
 
     def __iter__(self) -> Iterator[Any]:
         if self._made is None and not self._has_ended:
-            raise RuntimeError(messages.NOT_ENTERED())
+            raise RuntimeError(
+                stated(
+                    "elastic: the loop runs outside of its block", "use `with elastic(...) as run`"
+                )
+            )
         last = self.plan.steps
         if self._is_by_epoch:
             last = min(last, (self.epoch + 1) * self.plan.steps_per_epoch)
@@ -244,7 +285,12 @@ class Run:
         `tape`: with TensorFlow, the one that recorded the loss.
         """
         if not self._pieces:
-            raise RuntimeError(messages.NO_BATCH())
+            raise RuntimeError(
+                stated(
+                    "elastic: run.backward(loss) without a batch of the loop",
+                    "call it once for each batch of `for batch in run`",
+                )
+            )
         piece = self._pieces[0]
         self._framework.add(loss, len(piece.samples) / self.plan.global_batch, tape)
         self._pieces.pop(0)
@@ -270,7 +316,12 @@ class Run:
             self._framework.begin(piece, self.plan.seed_of(self.step, piece.worker))
             yield batch
             if len(self._pieces) == number:
-                raise RuntimeError(messages.NO_BACKWARD())
+                raise RuntimeError(
+                    stated(
+                        "elastic: the loop asked for the next batch before run.backward(loss)",
+                        "call it once for each batch",
+                    )
+                )
 
     def _forget_step(self) -> None:
         """A step that the program has left in its middle is made again from its beginning."""
@@ -289,8 +340,10 @@ class Run:
             return
         if sums.samples != self.plan.global_batch:
             raise RuntimeError(
-                messages.WRONG_TOTAL(
-                    step=self.step, found=sums.samples, expected=self.plan.global_batch
+                stated(
+                    f"elastic: step {self.step} added {sums.samples} samples instead of "
+                    f"{self.plan.global_batch}",
+                    "all workers must run the same script with the same arguments",
                 )
             )
         self._framework.apply()
@@ -385,7 +438,13 @@ class Run:
         root = next(rank for rank, each in enumerate(found) if each[1] == newest)
         worker, first = membership.workers[self.rank], membership.workers[root]
         if found[self.rank][0] != found[root][0]:
-            raise ValueError(messages.OTHER_MODEL(worker=worker, root=first))
+            raise ValueError(
+                stated(
+                    f"elastic: worker {worker} has another model, optimizer or plan than worker "
+                    f"{first}",
+                    "build the same ones on every worker",
+                )
+            )
         for rank, standing in enumerate(found):
             if standing == found[root] or standing[0] != found[root][0]:
                 continue
@@ -394,7 +453,11 @@ class Run:
             elif self.rank == rank:
                 if standing[1] == newest:
                     step = max(newest, 0)
-                    faults.say(messages.PARAMETERS_DIFFER(worker=worker, root=first, step=step))
+                    faults.say(
+                        f"elastic: the parameters of worker {worker} differed from those of worker "
+                        f"{first} at step {step}, and were replaced by them; change parameters on "
+                        "every worker alike"
+                    )
                 self._restore(self._group.receive(root))
         self._has_state = True
 
@@ -433,22 +496,36 @@ class Run:
         self._has_ended = snapshot["has_ended"]
 
     def _resume(self) -> None:
-        """From the checkpoint on disk, where there is one."""
-        path = self._checkpoints.path
-        if path is None or not self._checkpoints.exists:
+        """From the newest checkpoint on disk that can be read, where there is one."""
+        damage = ""
+        for path in self._checkpoints.found():
+            try:
+                check(path)
+                snapshot = self._framework.read(path)
+                structure = snapshot["structure"]
+            except Exception as error:
+                first = (str(error).splitlines() or [type(error).__name__])[0]
+                damage = damage or f"elastic: the checkpoint {path} cannot be read ({first})"
+                continue
+            if structure != self._framework.structure():
+                raise ValueError(
+                    stated(
+                        f"elastic: the checkpoint {path} belongs to another model, optimizer or "
+                        "plan",
+                        "name another path, or remove it to begin at step 0",
+                    )
+                )
+            if damage:
+                faults.say(f"{damage}; the one before it, {path}, takes its place")
+                self._checkpoints.drop_newest()
+            self._restore(snapshot)
+            self._has_state = True
+            self._report_checkpoint(snapshot)
+            faults.say(f"elastic: goes on from {path} at step {self.step} of {self.plan.steps}")
             return
-        try:
-            snapshot = self._framework.read(path)
-            structure = snapshot["structure"]
-        except Exception as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ValueError(messages.CHECKPOINT_UNREADABLE(path=path, error=first)) from error
-        if structure != self._framework.structure():
-            raise ValueError(messages.CHECKPOINT_OF_ANOTHER(path=path))
-        self._restore(snapshot)
-        self._has_state = True
-        faults.say(messages.RESUMED(path=path, step=self.step, steps=self.plan.steps))
+        if damage:
+            raise ValueError(stated(damage, "remove it to begin at step 0"))
 
-    def _report_checkpoint(self, path: str) -> None:
+    def _report_checkpoint(self, snapshot: Any) -> None:
         if self._channel is not None:
-            self._channel.send(**{"is": "checkpoint", "path": path})
+            self._channel.send(**{"is": "checkpoint", "step": snapshot["step"] + 1})

@@ -7,7 +7,7 @@ in, integers out. Must not know: a framework, a device, the agent.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Tuple
+from typing import List, NamedTuple, Tuple, Union
 
 _MASK = 2**64 - 1
 _ROUNDS = 6
@@ -88,6 +88,8 @@ class SamplePlan(NamedTuple):
     seed: int
     virtual_workers: int = 0
     """0: the batch is divided by the workers that there are."""
+    is_in_order: bool = False
+    """Whether the dataset has an order of its own, which is not permuted."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -104,9 +106,13 @@ class SamplePlan(NamedTuple):
     def samples_of(self, step: int) -> List[int]:
         """The indices of the whole step, in their order."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = Permutation(self.samples, self.seed, epoch)
+        order = self._order(epoch)
         begin = place * self.global_batch
         return [order[position] for position in range(begin, begin + self.global_batch)]
+
+    def _order(self, epoch: int) -> Union[Permutation, range]:
+        in_order = range(self.samples)
+        return in_order if self.is_in_order else Permutation(self.samples, self.seed, epoch)
 
     def _ranges(self, rank: int, size: int) -> List[Tuple[int, range]]:
         """The (virtual) workers of a rank, each with its positions inside the global batch."""
@@ -118,7 +124,7 @@ class SamplePlan(NamedTuple):
     def pieces(self, step: int, rank: int, size: int) -> List[MicroBatch]:
         """The micro-batches of one rank of `size`; none where there are more ranks than work."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = Permutation(self.samples, self.seed, epoch)
+        order = self._order(epoch)
         begin = place * self.global_batch
         found = []
         for worker, positions in self._ranges(rank, size):

@@ -39,6 +39,19 @@ VERBS = {
     "kernel": "Make Jupyter kernels that run in an environment.",
 }
 """Verb -> its line in the help. The verb is also the module's name in commands; it has a VERB."""
+UNDER_QUEUE = {
+    "position": "Show the place of JOB, and why it waits.",
+    "withdraw": "Take jobs (or waiting requests, r17) out of their queue, or end those that run.",
+    "hold": "Take jobs out of their queue until they are unheld.",
+    "unhold": "Put held jobs at the end of their queue, or paused ones back at their places.",
+    "move": "Put JOB at the end of another queue, or at the front of its own.",
+    "requeue": (
+        "Run jobs again, also ended ones; a running job is ended first (by an "
+        "admin's order it keeps its place)."
+    ),
+    "create": "Make a queue, or change it (for admins).",
+    "rm": "Remove an empty queue (for admins).",
+}
 INSIDE = {
     **{verb: line for verb, line in VERBS.items() if verb not in ("run", "kernel")},
     "doctor": "Check the client in this container; a failed check names its remedy.",
@@ -99,9 +112,10 @@ def guarded(work: Callable[[], int]) -> int:
     except OSError as fault:
         if fault.errno not in NOT_WRITTEN or fault.filename is not None:
             raise
-        from client_plugin.messages import arguments as messages
-
-        say(messages.OUTPUT_NOT_WRITTEN(error=fault.strerror))
+        say(
+            f"the output cannot be written: {fault.strerror}",
+            "free space there, or write it elsewhere",
+        )
         give_up_stdout()
         return Exit.FAILED
 
@@ -128,10 +142,12 @@ def _inside(words: List[str]) -> int:
     if words and words[0] in INSIDE:
         return _said(words, True)
     if words and words[0] in ON_THE_NODE:
-        from client_plugin.messages import arguments as messages
-
         known = ", ".join(INSIDE)
-        raise Fault(messages.VERB_OF_THE_NODE(verb=words[0], known=known), Exit.USAGE)
+        raise Fault(
+            f"{words[0]} is a verb of the node's own nodemgr",
+            f"in a container there are {known}",
+            code=Exit.USAGE,
+        )
     if not words or words[0] in ("-h", "--help"):
         width = max(map(len, INSIDE)) + 2
         lines = [
@@ -146,4 +162,4 @@ def _inside(words: List[str]) -> int:
     from client_plugin.ways.nearest import did_you_mean
 
     line = messages.NO_SUCH_COMMAND(word=words[0], meant=did_you_mean(words[0], INSIDE))
-    raise Fault(messages.SEE_HELP(line=line, path="nodemgr"), Exit.USAGE)
+    raise Fault(messages.SEE_HELP(line=line, path="nodemgr"), code=Exit.USAGE)

@@ -88,7 +88,7 @@ class AdminWay(Way):
         key = (timeout_s, get_ident())
         if key not in self._controls:
             self._controls[key] = ControlConnection(self.run_dir, timeout_s)
-        return self._controls[key].call(verb, **scope, **arguments, by=whose())
+        return self._controls[key].call(verb, **scope, **arguments)
 
     def status(self) -> Any:
         return ControlConnection(self.run_dir).call("status")
@@ -180,8 +180,11 @@ def conf_of(directory: str) -> Dict[str, str]:
     try:
         return locations.read_conf(directory)
     except OSError as error:
-        line = messages.CONF_UNREADABLE(directory=directory, why=error.strerror)
-        raise Fault(line, Exit.UNREACHABLE) from None
+        line = stated(
+            f"{directory}/client.conf cannot be read ({error.strerror})",
+            "name the directory of an environment",
+        )
+        raise Fault(line, code=Exit.UNREACHABLE) from None
 
 
 def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
@@ -197,7 +200,11 @@ def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
     try:
         library = native.load()
     except (ImportError, OSError, AttributeError) as error:
-        raise Fault(messages.CLIENT_NOT_LOADED(error=error), Exit.UNREACHABLE) from None
+        raise Fault(
+            f"the client cannot be loaded into this Python ({error})",
+            "nodemgr doctor says more",
+            code=Exit.UNREACHABLE,
+        ) from None
     # Python would handle Ctrl-C only after the call in C
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -207,7 +214,10 @@ def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
     if descriptor >= 0:
         os.close(descriptor)
     if length < 0:
-        raise Away(messages.NO_MANAGER_BEHIND(address=address))
+        raise Away(
+            f"no manager answers behind {address}; tasks that run go on",
+            "try again, or ask an admin to start it",
+        )
     return os.fsdecode(out.raw[:length])
 
 
@@ -279,7 +289,11 @@ def admins_way(whom: Whom) -> AdminWay:
 def refuse_users(run_dir: AnyPath) -> None:
     """Raise Fault if this user may not give orders on the control socket."""
     if may_control(run_dir) is False:
-        raise Fault(messages.ADMINS_ORDER(run_dir=run_dir))
+        raise Fault(
+            "only root, the manager's user and the group nodemgr may give orders to the manager "
+            f"at {run_dir}",
+            "for your own environment: nodemgr status, queue, history, report, release, doctor",
+        )
 
 
 def way_to(job_id: str, whom: Whom) -> Way:
@@ -300,10 +314,19 @@ def way_to(job_id: str, whom: Whom) -> Way:
             return way
     names = ", ".join(str(way.env) for way in ways)
     if job_id.startswith("r"):
-        raise Fault(messages.NO_ENV_HAS_REQUEST(names=names, request=job_id))
+        raise Fault(
+            f"in {names} no request {job_id!r} waits",
+            "nodemgr status shows requests, and the tasks of those that were granted",
+        )
     if job_id.startswith("t"):
-        raise Fault(messages.NO_ENV_HAS_TASK(names=names, task=job_id))
-    raise Fault(messages.NO_ENV_HAS_JOB(names=names, job=job_id))
+        raise Fault(
+            f"{names} have no record of a task {job_id!r}",
+            "nodemgr status shows the tasks that run",
+        )
+    raise Fault(
+        f"{names} have no job {job_id!r}",
+        "nodemgr queue shows what waits, nodemgr history what has ended",
+    )
 
 
 def pages(way: Way, verb: str, **arguments: Any) -> Iterator[Dict[str, Any]]:
@@ -322,10 +345,17 @@ def _inside(whom: Whom) -> UserWay:
     try:
         own = locations.read_conf(directory).get("env")
     except OSError:
-        line = messages.CONTAINER_WITHOUT_ENV(directory=directory)
-        raise Fault(line, Exit.UNREACHABLE) from None
+        line = stated(
+            f"{directory}/client.conf cannot be read: this container is in no environment",
+            "start it with --device nodemgr.local/env=NAME",
+        )
+        raise Fault(line, code=Exit.UNREACHABLE) from None
     if whom.env not in (None, own):
-        raise Fault(messages.OTHER_ENV_IN_CONTAINER(own=own), Exit.QUOTA_REFUSES)
+        raise Fault(
+            f"this container is in environment {own}, and its jobs are, too",
+            "leave --env out",
+            code=Exit.QUOTA_REFUSES,
+        )
     return UserWay(directory)
 
 
@@ -337,7 +367,11 @@ def refuse_unknown(whom: Whom) -> None:
 
 def known_env_dir(run_dir: AnyPath, env: str) -> str:
     directory = locations.env_dir(run_dir, env)
-    if not os.path.isdir(directory):
+    try:
+        os.stat(os.path.join(directory, locations.CONF))
+    except PermissionError:
+        pass  # its reader names the right
+    except OSError:
         refuse_env(run_dir, env)
     return directory
 
@@ -349,15 +383,19 @@ def refuse_env(run_dir: AnyPath, env: str) -> NoReturn:
     except OSError:
         known = []
     if not known and may_control(run_dir) is None:
-        raise Fault(messages.NO_MANAGER_ON(run_dir=run_dir), Exit.UNREACHABLE)
+        raise Fault(messages.NO_MANAGER_ON(run_dir=run_dir), code=Exit.UNREACHABLE)
     if env in known:
         line = stated(
             f"the files of environment {env!r} in {run_dir} are not whole",
             "the manager makes them again within seconds, if it runs: `nodemgr doctor`",
         )
-        raise Fault(line, Exit.UNREACHABLE)
+        raise Fault(line, code=Exit.UNREACHABLE)
     meant = did_you_mean(env, known)
-    raise Fault(messages.NO_ENV_THERE(env=env, run_dir=run_dir, meant=meant), Exit.QUOTA_REFUSES)
+    raise Fault(
+        f"no environment {env!r} at {run_dir}",
+        f"an admin makes it with `nodemgr quota set {env} --gpus N`{meant}",
+        code=Exit.QUOTA_REFUSES,
+    )
 
 
 def only_env_dir(run_dir: AnyPath) -> str:
@@ -365,7 +403,9 @@ def only_env_dir(run_dir: AnyPath) -> str:
     open_to_us = open_env_dirs(run_dir)
     if len(open_to_us) > 1:
         names = ", ".join(map(os.path.basename, open_to_us))
-        raise Fault(messages.SEVERAL_ENVS(names=names), Exit.USAGE)
+        raise Fault(
+            f"you may enter several environments ({names})", "name one with --env", code=Exit.USAGE
+        )
     return open_to_us[0]
 
 
@@ -387,8 +427,12 @@ def open_env_dirs(run_dir: AnyPath) -> List[str]:
     if open_to_us:
         return open_to_us
     if may_control(run_dir) is None:
-        raise Fault(messages.NO_MANAGER_ON(run_dir=run_dir), Exit.UNREACHABLE)
-    raise Fault(messages.NO_ENV_LETS_IN(run_dir=run_dir), Exit.QUOTA_REFUSES)
+        raise Fault(messages.NO_MANAGER_ON(run_dir=run_dir), code=Exit.UNREACHABLE)
+    raise Fault(
+        f"no environment at {run_dir} lets you in, and you are no admin there",
+        "ask one to name you in a quota",
+        code=Exit.QUOTA_REFUSES,
+    )
 
 
 def user() -> str:
@@ -399,9 +443,3 @@ def user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return f"uid {os.getuid()}"
-
-
-def whose() -> str:
-    """The person behind an administrator's order, as the history tells it."""
-    name, uid = user(), f"uid {os.getuid()}"
-    return name if name == uid else f"{name} ({uid})"

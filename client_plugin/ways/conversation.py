@@ -26,8 +26,7 @@ from _socket import (
 )
 from _socket import socket as Socket
 
-from client_plugin.messages import ways as messages
-from client_plugin.messages.form import relayed
+from client_plugin.messages.form import relayed, stated
 from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost, Mute, Stopped
 
 # _socket instead of socket: the import of socket makes enumerations of all constants, and takes
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
 
     from client_plugin.ways.locations import AnyPath
 
-PACKET_BYTES = 1_200
+MAX_PACKET_BYTES = 2**16
+"""Of an administrator's answer; on other sockets a packet has at most 1 200."""
 INLINE_BYTES = 500
 """The longest order that travels in one packet.
 
@@ -48,13 +48,15 @@ A longer order is written on a sheet (nodemgr/edge/rpc/shared_buffers.py).
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 5.0
 
-BUSY_CODE = "busy"
-"""The code of a refusal that a moment later may be none."""
 REFUSAL_EXITS = {
     "usage": Exit.USAGE, "quota": Exit.QUOTA_REFUSES, "unknown_env": Exit.QUOTA_REFUSES,
-    "away": Exit.UNREACHABLE,
 }  # fmt: skip
 """A refusal's code, where it is no plain failure."""
+PASSING_CODES = {"busy": Busy, "away": Away, "lost": Lost}
+"""Codes of refusals that a moment later may be none.
+
+The last two are of a node of a cluster whose head does not answer: it was not asked, or it was.
+"""
 DENIAL_EXITS = {
     "over_quota": Exit.QUOTA_REFUSES, "more_than_node": Exit.QUOTA_REFUSES,
     "no_gpu": Exit.QUOTA_REFUSES,
@@ -71,44 +73,63 @@ def parsed(text: str) -> Any:
     try:
         answer = json.loads(text)
     except ValueError:
-        raise Fault(messages.ANSWER_NOT_JSON()) from None
+        raise Fault(
+            "the manager's answer is no JSON", "use a nodemgr of the manager's version"
+        ) from None
     if not isinstance(answer, dict):
-        raise Fault(messages.ANSWER_NOT_OBJECT())
+        raise Fault(
+            "the manager's answer is no JSON object", "use a nodemgr of the manager's version"
+        )
     if "error" in answer:
         from client_plugin.ways.refusals import refusal
 
-        if answer.get("code") == BUSY_CODE:
-            raise Busy(refusal(answer))
-        code = REFUSAL_EXITS.get(str(answer.get("code")), Exit.FAILED)
-        raise Fault(refusal(answer), code)
+        said = str(answer.get("code"))
+        fault = fault_of(refusal(answer), said)
+        fault.refusal = said
+        raise fault
     return answer
 
 
-def wait_readable(sock: Socket) -> None:
-    """However long it takes.
+def fault_of(line: str, code: str) -> Fault:
+    """The fault of a refusal."""
+    if code in PASSING_CODES:
+        return PASSING_CODES[code](line)
+    return Fault(line, code=REFUSAL_EXITS.get(code, Exit.FAILED))
+
+
+def wait_readable(sock: Any, timeout_s: Optional[float] = None) -> bool:
+    """Whether there is something to read within the time (None: however long it takes).
 
     A signal's handler runs meanwhile, however narrowly the signal came before the wait: Python
     notes it and would go to sleep on it, but also writes a byte to the wakeup descriptor.
     """
+    import math
     import select
     import signal
     import socket
+    import time
 
+    end_s = None if timeout_s is None else time.monotonic() + timeout_s
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)
         try:
             before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         except ValueError:  # outside of the main thread no handler runs
-            return
+            before = -2
         try:
             poll = select.poll()
             for one in (sock, ours):
                 poll.register(one, select.POLLIN)
-            while not any(descriptor == sock.fileno() for descriptor, _ in poll.poll()):
+            while True:
+                left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+                ready = dict(poll.poll(None if left_s is None else math.ceil(left_s * 1_000)))
+                if sock.fileno() in ready or not ready:
+                    return bool(ready)
                 ours.recv(4096)
         finally:
-            signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+            if before != -2:
+                signal.set_wakeup_fd(before, warn_on_full_buffer=False)
 
 
 class Conversation:
@@ -142,47 +163,86 @@ class Conversation:
 
     def ask(self, what: str, argument: Optional[str] = None) -> Tuple[Any, List[int]]:
         """The answer, and the descriptors that came with it, which are the caller's to close."""
-        self._rid += 1
-        said = "" if argument is None else f"argument={argument.translate(_ESCAPED)}\n"
-        descriptors: List[int] = []
-        try:
-            self._socket.send(
-                f"NODEMGR/1 ASK\nrid={self._rid}\nwhat={what}\n{said}".encode("utf-8", "replace")
-            )
-            return parsed(self._pages(descriptors)), descriptors
-        except timeout:
-            raise Mute(messages.SOCKET_MUTE(path=self._path)) from None
-        except OSError as error:
-            raise Lost(messages.SOCKET_WENT(path=self._path, why=error.strerror)) from None
-        except (KeyError, ValueError):
-            line = messages.SOCKET_OF_ANOTHER(path=self._path)
-            raise Fault(line, Exit.UNREACHABLE) from None
+        self._send(what, argument)
+        return self.answer()
 
     def order(self, verb: str, arguments: Dict[str, Any]) -> Tuple[Any, List[int]]:
-        """The same of an order about jobs, however long."""
-        text = json.dumps({"verb": verb, "args": arguments}, separators=(",", ":"))
-        if len(text) <= INLINE_BYTES:
-            return self.ask("order", text)
-        return self.ask("order", f"[0,{self._write(text.encode('ascii'))}]")
+        """The same of an order, however long."""
+        self.send_order(verb, arguments)
+        return self.answer()
+
+    def send_order(self, verb: str, arguments: Dict[str, Any]) -> None:
+        """Sends an order, of which `answer` has the result."""
+        text = order_text(verb, arguments)
+        if len(text) > INLINE_BYTES:
+            text = f"[0,{self._write(text.encode('ascii'))}]"
+        self._send("order", text)
+
+    def _send(self, what: str, argument: Optional[str]) -> None:
+        self._rid += 1
+        try:
+            self._socket.send(question(self._rid, what, argument))
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def answer(self) -> Tuple[Any, List[int]]:
+        """The answer to the last question, and the descriptors that came with it."""
+        descriptors: List[int] = []
+        try:
+            return parsed(self._pages(descriptors)), descriptors
+        except OSError as error:
+            raise self._lost(error) from None
+        except (KeyError, ValueError):
+            line = stated(
+                f"no manager answers behind {self._path} (the process that answers has another "
+                "version); tasks that run go on",
+                "use a nodemgr of the manager's version",
+            )
+            raise Fault(line, code=Exit.UNREACHABLE) from None
+
+    def fileno(self) -> int:
+        """Readable once there is an answer."""
+        return self._socket.fileno()
+
+    def _lost(self, error: OSError) -> Fault:
+        if isinstance(error, timeout):
+            return Mute(
+                f"the manager behind {self._path} does not answer",
+                "its log says why; try again later",
+            )
+        return Lost(
+            f"the manager behind {self._path} went away ({error.strerror}); tasks that run go on",
+            "try again, or see `nodemgr doctor`",
+        )
 
     def _write(self, text: bytes) -> int:
         """Puts an order on the connection's sheet; its length."""
         if self._sheet is None:
             _told, descriptors = self.ask("sheet")
             if not descriptors:
-                raise Fault(messages.NO_FILE_LET_IN())
+                raise Fault(
+                    "the kernel lets no file into this container (SELinux or AppArmor), and a long "
+                    "order needs one",
+                    "give a shorter order, or give it on the node",
+                )
             self._sheet = descriptors[0]
         room_bytes = os.fstat(self._sheet).st_size
         if len(text) > room_bytes:
-            line = messages.LONG_ORDER(size_bytes=len(text), room_bytes=room_bytes)
-            raise Fault(line, Exit.USAGE)
+            line = stated(
+                f"this order has {len(text)} bytes, and may have {room_bytes}",
+                "shorten its command or its environment (env -u NAME, or env -i)",
+            )
+            raise Fault(line, code=Exit.USAGE)
         return os.pwrite(self._sheet, text, 0)
 
     def _gone(self, error: OSError) -> Fault:
         why = error.strerror or error
-        text = messages.SOCKET_WITHOUT_MANAGER(path=self._path, why=why)
+        text = stated(
+            f"no manager answers behind {self._path} ({why}); tasks that run go on",
+            "try again, or ask an admin to start it",
+        )
         if isinstance(error, PermissionError):
-            return Fault(text, Exit.UNREACHABLE)
+            return Fault(text, code=Exit.UNREACHABLE)
         run_dir = os.path.join(os.path.dirname(self._path), "..", "..")
         return Stopped(text, run_dir) if isinstance(error, ConnectionRefusedError) else Away(text)
 
@@ -194,7 +254,12 @@ class Conversation:
             if verb == "DENY":
                 code = DENIAL_EXITS.get(said.get("code", ""), Exit.FAILED)
                 reason = said.get("reason")
-                raise Fault(relayed(reason) if reason else messages.REFUSED_WITHOUT_REASON(), code)
+                raise Fault(
+                    relayed(reason)
+                    if reason
+                    else stated("the manager refused", "its log says why"),
+                    code=code,
+                )
             if verb == "PART" and said.get("rid") == str(self._rid):
                 pages[int(said["index"])] = said["data"]
                 if len(pages) == int(said["count"]):
@@ -207,22 +272,42 @@ class Conversation:
         self._socket.settimeout(self._timeout_s)
         numbers = array.array("i")
         packet, ancillary, _, _ = self._socket.recvmsg(
-            PACKET_BYTES, CMSG_SPACE(numbers.itemsize), MSG_CMSG_CLOEXEC
+            MAX_PACKET_BYTES, CMSG_SPACE(numbers.itemsize), MSG_CMSG_CLOEXEC
         )
         for level, kind, data in ancillary:
             if (level, kind) == (SOL_SOCKET, SCM_RIGHTS):
                 numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
         descriptors += numbers
         if not packet:
-            raise Lost(messages.SOCKET_CLOSED(path=self._path))
-        head, *lines = packet.split(b"\n")
-        magic, _, verb = head.partition(b" ")
-        if magic != b"NODEMGR/1":
-            raise ValueError
-        pairs = (line.partition(b"=") for line in lines)
-        return verb.decode("ascii", "replace"), {
-            key.decode("ascii", "replace"): _unescaped(value) for key, _, value in pairs
-        }
+            raise Lost(
+                f"the manager behind {self._path} closed the connection",
+                "its log says why; try again later",
+            )
+        return unpacked(packet)
+
+
+def order_text(verb: str, arguments: Dict[str, Any], **more: Any) -> str:
+    """The order in JSON. It has no character that takes more than one byte in a packet."""
+    text = json.dumps({"verb": verb, "args": arguments, **more}, separators=(",", ":"))
+    return text.replace("%", "\\u0025").replace("\x7f", "\\u007f")
+
+
+def question(rid: int, what: str, argument: Optional[str] = None) -> bytes:
+    """The packet."""
+    said = "" if argument is None else f"argument={argument.translate(_ESCAPED)}\n"
+    return f"NODEMGR/1 ASK\nrid={rid}\nwhat={what}\n{said}".encode("utf-8", "replace")
+
+
+def unpacked(packet: bytes) -> Tuple[str, Dict[str, str]]:
+    """The verb and the fields of a packet of the manager. Raises ValueError: it is none."""
+    head, *lines = packet.split(b"\n")
+    magic, _, verb = head.partition(b" ")
+    if magic != b"NODEMGR/1":
+        raise ValueError
+    pairs = (line.partition(b"=") for line in lines)
+    return verb.decode("ascii", "replace"), {
+        key.decode("ascii", "replace"): _unescaped(value) for key, _, value in pairs
+    }
 
 
 def _unescaped(value: bytes) -> str:

@@ -10,10 +10,6 @@ import os
 import sys
 import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from client_plugin.messages.form import MessageLine
-
 
 class Exit(enum.IntEnum):
     """The exit codes of nodemgr itself; `run` becomes its command and so has the command's own."""
@@ -32,23 +28,29 @@ class Exit(enum.IntEnum):
 class Fault(Exception):
     """One line: the failure, the limit that it met, the remedy."""
 
-    def __init__(self, message: MessageLine, code: Exit = Exit.FAILED) -> None:
-        super().__init__(message)
-        self.message = message
+    refusal = ""
+    """The manager's code, where it has refused an order: usage, not_found, quota and so on."""
+
+    def __init__(self, what: str, next: str = "", code: Exit = Exit.FAILED) -> None:
+        """`what`: a whole line of a table, or with `next` the parts of a line with one use."""
+        from client_plugin.messages.form import as_line
+
+        self.message = as_line(what, next)
+        super().__init__(self.message)
         self.code = code
 
 
 class Away(Fault):
     """No manager answers where there was one before: asked again, it may."""
 
-    def __init__(self, message: MessageLine) -> None:
-        super().__init__(message, Exit.UNREACHABLE)
+    def __init__(self, what: str, next: str = "") -> None:
+        super().__init__(what, next, Exit.UNREACHABLE)
 
 
 class Stopped(Away):
     """No manager answers, and its socket is there: one ran here, and may be about to come back."""
 
-    def __init__(self, message: MessageLine, run_dir: str = "/") -> None:
+    def __init__(self, message: str, run_dir: str = "/") -> None:
         """`run_dir`: its run directory, where that can be seen; a container sees none."""
         super().__init__(message)
         self._lock = os.path.join(run_dir, "manager.lock")
@@ -73,7 +75,9 @@ class Busy(Away):
     """The manager has no room for this at the moment. A moment later it may have."""
 
 
-def say(line: MessageLine) -> None:
+def say(what: str, next: str = "") -> None:
     """Print a message: to stderr, so that stdout carries data alone."""
-    sys.stderr.write(f"nodemgr: {line}\n")
+    from client_plugin.messages.form import as_line
+
+    sys.stderr.write(f"nodemgr: {as_line(what, next)}\n")
     sys.stderr.flush()

@@ -40,9 +40,6 @@ class LastingWay(Way):
     def ask(self, verb: str, timeout_s: Optional[float] = ASK_TIMEOUT_S, **arguments: Any) -> Any:
         return self._outlast(lambda: self._way.ask(verb, timeout_s, **arguments))
 
-    def status(self) -> Any:
-        return self._outlast(self._way.status)
-
     def stay(self) -> LastingWay:
         return LastingWay(self._way.stay(), self._answered)
 

@@ -12,12 +12,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping
 
-    from client_plugin.messages.form import MessageLine
 
 TYPED = {
     **{row.name: row.option for row in fields.ALL if row.is_ordered},
     "add_groups": "--group", "add_users": "--user", "admin": "--admin", "argv": "COMMAND",
-    "attempt": "--attempt", "drop_groups": "--no-group",
+    "attempt": "--attempt", "drain": "--drain", "drop_groups": "--no-group",
     "drop_users": "--no-user", "env": "--env", "first": "--first", "for_ms": "--for",
     "force": "--force", "grace_ms": "--grace", "groups": "--group", "index": "INDEX",
     "job": "JOB", "jobs": "JOB", "mine": "--mine", "no_after": "--no-after", "note": "--note",
@@ -28,7 +27,7 @@ TYPED = {
 """Argument of an order -> the option, or the word of the usage line, that a user types for it."""
 
 
-def refusal(answer: Mapping[str, Any]) -> MessageLine:
+def refusal(answer: Mapping[str, Any]) -> str:
     """The line of an answer with `error`. One about an argument begins with what was typed."""
     text, argument = str(answer["error"]), str(answer.get("argument"))
     if argument in TYPED and text.startswith(f"{argument}: "):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from client_plugin.messages import ways as messages
+from client_plugin.messages.form import notice
 from client_plugin.ways.faults import Away, Fault, Lost, Stopped, say
 
 TYPE_CHECKING = False
@@ -68,7 +69,7 @@ class RetryTimeout:
                 if max(now - began, silent_s) >= self._wait_s:
                     if not told:
                         raise
-                    line = messages.GIVEN_UP(line=away.message, seconds=now - began)
+                    line = notice(f"{away.message}; given up after {now - began:.0f} s")
                     raise type(away)(line) from None
                 if not told and now - began >= SAY_S:
                     told = True

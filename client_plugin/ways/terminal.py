@@ -1,6 +1,6 @@
 """The terminal that stdout is.
 
-Knows: its size. Must not know: what is written there.
+Knows: its width. Must not know: what is written there.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-WIDTH, HEIGHT = 80, 24
-"""The size of an output that is no terminal."""
+WIDTH = 80
+"""The width of an output that is no terminal."""
 
 
 def columns() -> int:
@@ -26,13 +26,3 @@ def columns() -> int:
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or WIDTH
     except (ValueError, OSError):
         return WIDTH
-
-
-def lines() -> int:
-    """The height of the terminal."""
-    if sys.__stdout__ is None:
-        return HEIGHT
-    try:
-        return os.get_terminal_size(sys.__stdout__.fileno()).lines or HEIGHT
-    except (ValueError, OSError):
-        return HEIGHT

@@ -127,14 +127,15 @@ struct shares {
     uint64_t own_bytes, others_bytes, correction_bytes, kept_bytes;
 };
 
-/* Reservations that are about to be withdrawn are in the ledger for microseconds. The figures
- * are read again until they can last. They may stay above the limit, if it was lowered or the
- * driver shows more than was charged. */
+/* Reservations that are about to be withdrawn are in the ledger for microseconds, and for longer
+ * if the kernel stops their thread in between. The figures are read again, after longer and longer
+ * pauses of 0.1 s in all, until they can last. They may stay above the limit, if it was lowered
+ * or the driver shows more than was charged. */
 static struct shares shares_of(const struct nm_lease *lease, uint32_t row)
 {
-    enum { LOOKS = 50, PAUSE_NS = 20000 };
+    enum { LOOKS = 70, LONGER_NS = 40000 };
     struct shares shares = {0};
-    for (int look = 0; look < LOOKS; look++) {
+    for (uint64_t look = 0; look < LOOKS; look++) {
         uint64_t all = nm_ledger_used(&lease->ledger, row);
         shares.own_bytes = nm_ledger_slot_used(&lease->ledger, row, lease->slot);
         shares.correction_bytes = nm_ledger_correction(&lease->ledger, row);
@@ -144,7 +145,7 @@ static struct shares shares_of(const struct nm_lease *lease, uint32_t row)
         shares.kept_bytes = promised > all ? promised - all : 0;
         if (accounted + shares.others_bytes <= nm_ledger_limit(&lease->ledger, row))
             break;
-        nm_pause_ns(PAUSE_NS);
+        nm_pause_ns(look * LONGER_NS);
     }
     return shares;
 }
@@ -383,8 +384,11 @@ int nm_charge_refusal(const struct nm_charge *charge)
     const struct nm_lease *lease = nm_client_lease();
     if (charge->lost || lease == NULL)
         tell_lost(lease);
-    else
+    else {
+        nm_ledger_note_refusal(&lease->ledger, (uint32_t)charge->row, lease->slot,
+                               lease->generation);
         tell_over(lease, (uint32_t)charge->row, charge->refused_bytes);
+    }
     return NM_CUDA_ERROR_OUT_OF_MEMORY;
 }
 

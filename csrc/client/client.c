@@ -6,7 +6,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "client/messages.h"
 #include "client/session.h"
@@ -323,6 +326,21 @@ void nm_client_tell_lost(void)
 }
 
 /* -- the end -- */
+
+static pid_t reporting_process;
+
+static void report_status(int status, void *socket)
+{
+    unsigned char byte = (unsigned char)status;
+    if (getpid() == reporting_process)
+        send((int)(intptr_t)socket, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+int nodemgr_report_status(int fd)
+{
+    reporting_process = getpid();
+    return on_exit(report_status, (void *)(intptr_t)fd);
+}
 
 /* Over UDP the packet is sent several times, since an exit does not wait for the answer. If all
    are lost, the manager ends the lease by its timeout. */

@@ -68,6 +68,8 @@ NM_API void nodemgr_progress(uint64_t done, uint64_t total);
 /* 1: number 2 is the stderr that the process began with. adopt: the file that is there now becomes
    its stderr first, where a program is known to show what it receives there. */
 NM_API int nodemgr_is_stderr(int adopt);
+/* At its normal end this process writes its exit status, one byte, to the socket fd. 0: it will. */
+NM_API int nodemgr_report_status(int fd);
 NM_API void nodemgr_set_waiter(int (*waiter)(void)); /* see nm_client_waiter */
 NM_API void nodemgr_publish_env(const char *name, const char *value); /* value NULL removes */
 

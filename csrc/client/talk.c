@@ -447,6 +447,7 @@ static void look_again_in_silence(uint64_t now_ns)
         later(nm_session.silent_since_ns, nm_session.opened_ns) + later(half_ns, RETRY_FIRST_NS))
         return;
     nm_drop_channel();
+    nm_conf_read(&nm_session.conf);
     nm_session.retry_at_ns = now_ns;
 }
 

@@ -146,10 +146,11 @@ int nm_leaf_make(const char *scope, const struct nm_order *order);
 /* How often the jobs of its environment have met the limit of all of them. */
 long long nm_leaf_env_ooms(const char *scope, const char *name);
 /* Whether a job has little left of its memory limit; `line`: for its log. */
-bool nm_leaf_nearly_full(int leaf, char line[NM_JOB_WHY_BYTES]);
+bool nm_leaf_nearly_full(int leaf, const struct nm_order *order, char line[NM_JOB_WHY_BYTES]);
 /* Why the kernel ended a process in it for lack of memory; false: it did not. `is_of_env`: the
    environment's limit was met meanwhile. */
-bool nm_leaf_out_of_memory(int leaf, bool is_of_env, char why[NM_JOB_WHY_BYTES]);
+bool nm_leaf_out_of_memory(int leaf, const struct nm_order *order, bool is_of_env,
+                           char why[NM_JOB_WHY_BYTES]);
 /* "used CPU_US MOST_BYTES READ_BYTES WRITTEN_BYTES"; 0: not known. */
 void nm_leaf_figures(int leaf, char *text, size_t size);
 /* Its directory, made if it is not there; -1: errno. */
@@ -157,7 +158,7 @@ int nm_leaf_open(const char *scope, const char *name, bool make);
 /* Lets what is below a cgroup have limits of its own. */
 void nm_leaf_enable(int directory);
 bool nm_leaf_write(int leaf, const char *file, const char *value);
-/* "FILE VALUE". A limit of memory below the present use is left as it was. */
+/* "FILE VALUE". false, EBUSY: more memory is in use, and the limit is a little above that now. */
 bool nm_leaf_limit(int leaf, const char *limit);
 /* As fork, with the child in the leaf (-1: none). -1 with ENODEV: the leaf is removed. */
 pid_t nm_leaf_fork(int leaf);

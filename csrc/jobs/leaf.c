@@ -25,7 +25,9 @@ enum {
     REMOVE_PAUSE_MS = 100,
     MOST_VALUE_BYTES = 64,
     MOST_FILE_BYTES = 4096,
-    NEARLY_FULL_PERCENT = 95
+    GROWTH_PARTS = 16, /* one part above its use is left to a cgroup whose limit is lowered below */
+    NEARLY_FULL_PERCENT = 95,
+    MOST_DEPTH = 64
 };
 
 bool nm_leaf_is_name(const char *name, bool is_env)
@@ -123,12 +125,21 @@ static long long number_in(int leaf, const char *file, const char *key)
     return 0;
 }
 
-/* A limit below the present use would have the kernel end a job at once. */
-static bool ends_a_job(int leaf, const char *file, const char *value)
+/* A limit below the present use would have the kernel end a job at once: the limit is lowered to a
+   little more than the use, and a later order lowers it further. */
+static bool write_memory(int leaf, const char *value)
 {
+    char step[32];
     long long bytes;
-    return strcmp(file, "memory.max") == 0 && nm_job_number(value, LLONG_MAX, &bytes) &&
-           number_in(leaf, "memory.current", "") > bytes;
+    const long long used = number_in(leaf, "memory.current", "");
+    const long long present = number_in(leaf, "memory.max", "");
+    if (!nm_job_number(value, LLONG_MAX, &bytes) || used <= bytes)
+        return nm_leaf_write(leaf, "memory.max", value);
+    snprintf(step, sizeof step, "%lld", used + used / GROWTH_PARTS);
+    if (present == 0 || used + used / GROWTH_PARTS < present)
+        nm_leaf_write(leaf, "memory.max", step);
+    errno = EBUSY;
+    return false;
 }
 
 bool nm_leaf_limit(int leaf, const char *limit)
@@ -138,8 +149,9 @@ bool nm_leaf_limit(int leaf, const char *limit)
     if (space == NULL || space - limit >= (ptrdiff_t)sizeof file)
         return false;
     snprintf(file, sizeof file, "%.*s", (int)(space - limit), limit);
-    return strchr(file, '/') == NULL &&
-           (ends_a_job(leaf, file, space + 1) || nm_leaf_write(leaf, file, space + 1));
+    if (strcmp(file, "memory.max") == 0)
+        return write_memory(leaf, space + 1);
+    return strchr(file, '/') == NULL && nm_leaf_write(leaf, file, space + 1);
 }
 
 long long nm_leaf_env_ooms(const char *scope, const char *name)
@@ -164,12 +176,22 @@ static const char *in_units(long long *bytes)
     return units[unit];
 }
 
-bool nm_leaf_nearly_full(int leaf, char line[NM_JOB_WHY_BYTES])
+/* The job's own: the cgroup's is higher while the GPU memory of its task is in host memory. */
+static long long own_limit(const struct nm_order *order)
 {
-    long long limit = number_in(leaf, "memory.max", "");
+    for (char *const *limit = order->limits; *limit != NULL; limit++)
+        if (strncmp(*limit, "memory.max ", 11) == 0)
+            return strtoll(*limit + 11, NULL, 10);
+    return 0;
+}
+
+bool nm_leaf_nearly_full(int leaf, const struct nm_order *order, char line[NM_JOB_WHY_BYTES])
+{
+    long long limit = own_limit(order);
+    const long long more = number_in(leaf, "memory.max", "") - limit;
     /* the kernel takes the page cache back before it ends a process */
     const long long used = number_in(leaf, "memory.current", "") -
-                           number_in(leaf, "memory.stat", "inactive_file ");
+                           number_in(leaf, "memory.stat", "inactive_file ") - (more > 0 ? more : 0);
     if (limit <= 0 || used < limit / 100 * NEARLY_FULL_PERCENT)
         return false;
     const char *unit = in_units(&limit);
@@ -178,9 +200,10 @@ bool nm_leaf_nearly_full(int leaf, char line[NM_JOB_WHY_BYTES])
     return true;
 }
 
-bool nm_leaf_out_of_memory(int leaf, bool is_of_env, char why[NM_JOB_WHY_BYTES])
+bool nm_leaf_out_of_memory(int leaf, const struct nm_order *order, bool is_of_env,
+                           char why[NM_JOB_WHY_BYTES])
 {
-    long long limit = number_in(leaf, "memory.max", "");
+    long long limit = own_limit(order);
     if (number_in(leaf, "memory.events", "oom_kill ") == 0)
         return false;
     if (limit > 0 && number_in(leaf, "memory.events", "oom ") > 0) {
@@ -232,6 +255,24 @@ void nm_leaf_kill(int leaf)
         nm_leaf_write(leaf, "cgroup.kill", "1");
 }
 
+/* The kernel removes no cgroup with a process or with one below it. */
+static void remove_empty(int parent, int depth)
+{
+    DIR *entries = parent < 0 ? NULL : fdopendir(parent);
+    const struct dirent *entry;
+    while (entries != NULL && (entry = readdir(entries)) != NULL) {
+        if (entry->d_type != DT_DIR || entry->d_name[0] == '.')
+            continue;
+        if (depth > 0)
+            remove_empty(openat(parent, entry->d_name,
+                                O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+                         depth - 1);
+        unlinkat(parent, entry->d_name, AT_REMOVEDIR);
+    }
+    if (entries != NULL)
+        closedir(entries);
+}
+
 bool nm_leaf_remove(const char *scope, const char *name)
 {
     const char *slash = strchr(name, '/');
@@ -241,6 +282,11 @@ bool nm_leaf_remove(const char *scope, const char *name)
     if ((fd = nm_leaf_open(scope, env, false)) < 0)
         return true;
     error = unlinkat(fd, slash + 1, AT_REMOVEDIR) == 0 ? 0 : errno;
+    if (error == EBUSY) { /* the job may have made cgroups below its own */
+        remove_empty(openat(fd, slash + 1, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+                     MOST_DEPTH);
+        error = unlinkat(fd, slash + 1, AT_REMOVEDIR) == 0 ? 0 : errno;
+    }
     close(fd);
     return error != EBUSY;
 }
@@ -259,24 +305,6 @@ void nm_leaf_end(const char *scope, const char *name, int leaf)
     if (events.fd >= 0)
         close(events.fd);
     close(leaf);
-}
-
-/* The kernel removes no cgroup with a process or with one below it. */
-static void remove_empty(int parent, int depth)
-{
-    DIR *entries = parent < 0 ? NULL : fdopendir(parent);
-    const struct dirent *entry;
-    while (entries != NULL && (entry = readdir(entries)) != NULL) {
-        if (entry->d_type != DT_DIR || entry->d_name[0] == '.')
-            continue;
-        if (depth > 0)
-            remove_empty(openat(parent, entry->d_name,
-                                O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
-                         depth - 1);
-        unlinkat(parent, entry->d_name, AT_REMOVEDIR);
-    }
-    if (entries != NULL)
-        closedir(entries);
 }
 
 void nm_leaf_sweep(const char *scope)

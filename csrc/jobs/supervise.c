@@ -126,7 +126,7 @@ static void ask(struct attempt *attempt, const char *why, enum nm_cause cause)
 }
 
 /* Sends the order's signal. */
-static void warn(struct attempt *attempt, long long now)
+static void send_warning(struct attempt *attempt, long long now)
 {
     attempt->warned_ms = now;
     kill(attempt->main, (int)attempt->order.signal);
@@ -146,7 +146,7 @@ static void end_warned(struct attempt *attempt, const char *why, enum nm_cause c
         return;
     say_why(attempt, why, cause);
     if (attempt->warned_ms < 0)
-        warn(attempt, nm_monotonic_ms());
+        send_warning(attempt, nm_monotonic_ms());
     attempt->ask_ms = attempt->warned_ms + attempt->order.signal_ms;
 }
 
@@ -192,7 +192,7 @@ static long long look_at_memory(struct attempt *attempt, long long now)
     if (now < attempt->look_ms)
         return attempt->look_ms;
     attempt->look_ms = now + LOOK_PAUSE_MS;
-    if (!nm_leaf_nearly_full(attempt->leaf, line))
+    if (!nm_leaf_nearly_full(attempt->leaf, &attempt->order, line))
         return attempt->look_ms;
     if (write(attempt->log_file, line, strlen(line)) < 0)
         return attempt->look_ms; /* the disk may take it later */
@@ -216,7 +216,7 @@ static long long act(struct attempt *attempt)
     if (attempt->phase == RUNS && attempt->ask_ms >= 0 && now >= attempt->ask_ms)
         ask(attempt, NM_SUPERVISOR_ASKED, NM_NODE_DOWN); /* the first reason stands already */
     if (attempt->phase == RUNS && next_due(attempt) >= 0 && now >= next_due(attempt))
-        warn(attempt, now);
+        send_warning(attempt, now);
     if (attempt->phase == ASKED && (attempt->main == 0 || now >= attempt->all_ms))
         ask_all(attempt, now);
     if (attempt->phase >= ALL_ASKED && now >= attempt->kill_ms)
@@ -506,8 +506,8 @@ static void read_leaf(struct attempt *attempt)
     if (attempt->leaf < 0)
         return;
     if (attempt->began && attempt->why[0] == 0 && !is_well(attempt) &&
-        nm_leaf_out_of_memory(attempt->leaf, nm_leaf_env_ooms(scope, leaf) > attempt->env_ooms,
-                              text))
+        nm_leaf_out_of_memory(attempt->leaf, &attempt->order,
+                              nm_leaf_env_ooms(scope, leaf) > attempt->env_ooms, text))
         say_why(attempt, text, NM_HOST_MEMORY);
     nm_leaf_figures(attempt->leaf, text, sizeof text);
     write_line(attempt, 2, text);

@@ -335,12 +335,35 @@ uint64_t nm_ledger_peak(const struct nm_ledger *ledger, const uint32_t *slots,
                 continue;
             uint64_t word =
                 atomic_load_explicit(&ledger->usage->peak[slots[i]][row], memory_order_relaxed);
-            sum += is_of(word, generations[i]) ? clamp(word, most) : 0;
+            sum += is_of(word, generations[i]) ? clamp(word & ~NM_PEAK_REFUSED, most) : 0;
         }
         sum = sum < most ? sum : most;
         peak = peak > sum ? peak : sum;
     }
     return peak;
+}
+
+void nm_ledger_note_refusal(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
+                            uint32_t generation)
+{
+    if (!in_range(row, slot))
+        return;
+    _Atomic uint64_t *peak = &ledger->usage->peak[slot][row];
+    uint64_t before = atomic_load_explicit(peak, memory_order_relaxed);
+    while (is_of(before, generation) &&
+           !atomic_compare_exchange_weak_explicit(peak, &before, before | NM_PEAK_REFUSED,
+                                                  memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
+int nm_ledger_was_refused(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation)
+{
+    for (uint32_t row = 0; slot < NM_LEDGER_SLOTS && row < NM_LEDGER_ROWS; row++) {
+        uint64_t word = atomic_load_explicit(&ledger->usage->peak[slot][row], memory_order_relaxed);
+        if (is_of(word, generation) && (word & NM_PEAK_REFUSED) != 0)
+            return 1;
+    }
+    return 0;
 }
 
 uint64_t nm_ledger_limit(const struct nm_ledger *ledger, uint32_t row)
@@ -479,9 +502,11 @@ static inline void note_peak(const struct nm_ledger *ledger, uint32_t row, uint3
     uint64_t now = atomic_load_explicit(&ledger->usage->word[row][slot], memory_order_relaxed);
     _Atomic uint64_t *peak = &ledger->usage->peak[slot][row];
     uint64_t before = atomic_load_explicit(peak, memory_order_relaxed);
-    while (is_of(now, generation) && (before < now || !is_of(before, generation)) &&
-           !atomic_compare_exchange_weak_explicit(peak, &before, now, memory_order_relaxed,
-                                                  memory_order_relaxed))
+    while (is_of(now, generation) &&
+           ((before & ~NM_PEAK_REFUSED) < now || !is_of(before, generation)) &&
+           !atomic_compare_exchange_weak_explicit(
+               peak, &before, now | (is_of(before, generation) ? before & NM_PEAK_REFUSED : 0),
+               memory_order_relaxed, memory_order_relaxed))
         ;
 }
 

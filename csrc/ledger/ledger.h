@@ -26,6 +26,7 @@
 #define NM_BYTES_MASK ((UINT64_C(1) << NM_GENERATION_SHIFT) - 1)
 
 #define NM_BEAT_UNSUSPENDABLE (UINT64_C(1) << 47)
+#define NM_PEAK_REFUSED (UINT64_C(1) << 47)
 /* cffi: begin */
 #define NM_LEDGER_ROWS 16    /* GPUs of a node, by node index */
 #define NM_LEDGER_SLOTS 1024 /* processes of an environment */
@@ -86,7 +87,8 @@ struct nm_limits {
  * process. slots_used raises the count of slots to sum:
  * a restarted manager gives out slots that only its new limits file has, while all processes
  * share this one. One peak word for each slot and GPU, generation << 48 | the most bytes that the
- * usage word has had since the slot began; a slot's own lie together, apart from other writers'. */
+ * usage word has had since the slot began; a slot's own lie together, apart from other writers'.
+ * Its upper bit: the process was refused memory on that GPU. */
 struct nm_usage {
     _Atomic uint64_t word[NM_LEDGER_ROWS][NM_LEDGER_SLOTS];
     _Atomic uint32_t slots_used;
@@ -149,6 +151,11 @@ uint64_t nm_ledger_slot_used(const struct nm_ledger *ledger, uint32_t row, uint3
    peak of another generation, counts for nothing. */
 uint64_t nm_ledger_peak(const struct nm_ledger *ledger, const uint32_t *slots,
                         const uint32_t *generations, uint32_t count);
+/* The process is refused memory for good: its answer to the program is "out of memory". */
+void nm_ledger_note_refusal(const struct nm_ledger *ledger, uint32_t row, uint32_t slot,
+                            uint32_t generation);
+/* Whether it noted that on any row; 0 for a bad slot */
+int nm_ledger_was_refused(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation);
 uint64_t nm_ledger_limit(const struct nm_ledger *ledger, uint32_t row);
 uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row);
 /* as summed; at most 2^48 */

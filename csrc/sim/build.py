@@ -29,8 +29,8 @@ LIBRARIES = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"]
 
 # Library -> the rooms (folders) with its sources. csrc/README.md says what lives in each.
 ROOMS = {
-    "libcuda.so.1": ("node", "lost", "driver", "timeline", "memory", "streams"),
-    "libnvidia-ml.so.1": ("node", "lost", "nvml"),
+    "libcuda.so.1": ("abi", "node", "lost", "driver", "timeline", "memory", "streams"),
+    "libnvidia-ml.so.1": ("abi", "node", "lost", "nvml"),
     "libnodesim.so": ("node", "lost", "control"),
 }
 

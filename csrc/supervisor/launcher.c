@@ -215,6 +215,16 @@ static void check_scope(struct launcher *launcher)
     launcher->scope = NULL;
 }
 
+/* An administrator may have stopped the scope. The service begins anew then and makes it again; the
+   manager repeats what it has asked for. */
+static void end_without_scope(const struct launcher *launcher)
+{
+    if (launcher->scope == NULL || access(launcher->scope, F_OK) == 0)
+        return;
+    fprintf(stderr, "nodemgr: " NM_SCOPE_GONE "\n", launcher->scope);
+    exit(1);
+}
+
 /* "ENV/JOB.ATTEMPT" of an attempt with a directory here, which `make` makes; "ENV" or
    "ENV/run-NUMBER", which are made. After it may be "FILE VALUE". Returns the name's directory, or
    -1. */
@@ -293,6 +303,7 @@ static void kill_leaf(const struct launcher *launcher, const char *text, bool is
 
 static void hear(struct launcher *launcher, int manager, const char *text, int descriptor)
 {
+    end_without_scope(launcher);
     if (strcmp(text, "where") == 0) {
         answer(manager, "scope", launcher->scope != NULL ? launcher->scope : "-", "");
         answer(manager, "jobs", launcher->jobs, "");

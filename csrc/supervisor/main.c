@@ -1,6 +1,6 @@
 /* main.c: the ways to start nodemgr-supervisor.
  *
- *   nodemgr-supervisor launcher JOBS FD       for the manager at the other end of FD, its parent
+ *   nodemgr-supervisor launcher JOBS FD [SCOPE]  for its parent, the manager at the end of FD
  *   nodemgr-supervisor launcher JOBS SOCKET [SCOPE]
  *                                             for any process of this user that connects to SOCKET,
  *                                             a path (the service nodemgr-jobs); each job has a
@@ -16,6 +16,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +57,10 @@ static int listen_at(const char *path)
 
 /* Forked by a manager, and made no child of it. The launcher outlives the manager, so it keeps
    neither its terminal nor its directory nor its stdout and stderr. */
-static int serve_manager(const char *jobs, int fd)
+static int serve_manager(const char *jobs, int fd, const char *scope)
 {
+    struct pollfd first = {.fd = fd, .events = POLLIN};
+    char byte;
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     const pid_t child = fork();
     if (child != 0)
@@ -67,17 +70,25 @@ static int serve_manager(const char *jobs, int fd)
     nm_close_others(fd, false);
     setsid();
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    return chdir("/") == 0 ? nm_launch(fd, false, jobs, NULL) : 1;
+    if (chdir("/") != 0)
+        return 1;
+    /* a spare one enters the scope when its turn comes: the end of the scope ends all in it.
+       Where the manager ends before, there is nothing to read */
+    while (scope != NULL && poll(&first, 1, -1) < 0 && errno == EINTR)
+        ;
+    const bool is_asked = scope != NULL && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    return nm_launch(fd, false, jobs, is_asked && nm_scope_enter(scope) ? scope : NULL);
 }
 
 int main(int argc, char *argv[])
 {
     nm_keep_title(argc, argv);
-    if (argc == 4 && strcmp(argv[1], "launcher") == 0 && isdigit((unsigned char)argv[3][0]))
-        return serve_manager(argv[2], atoi(argv[3]));
     if ((argc == 4 || argc == 5) && strcmp(argv[1], "launcher") == 0) {
+        const char *scope = argc == 5 ? argv[4] : NULL;
+        if (isdigit((unsigned char)argv[3][0]))
+            return serve_manager(argv[2], atoi(argv[3]), scope);
         int fd = listen_at(argv[3]);
-        return fd < 0 ? fault(argv[3]) : nm_launch(fd, true, argv[2], argc == 5 ? argv[4] : NULL);
+        return fd < 0 ? fault(argv[3]) : nm_launch(fd, true, argv[2], scope);
     }
     if (argc == 3 && strcmp(argv[1], "scope") == 0)
         return nm_scope_make(argv[2]);

@@ -58,7 +58,9 @@ const char *nm_run_enter(int leaf, int pidfd, int events)
         return NM_NOT_A_RUN;
     snprintf(number, sizeof number, "%ld", pid);
     watch(events, leaf);
-    return nm_leaf_write(leaf, "cgroup.procs", number) ? NULL : strerror(errno);
+    if (nm_leaf_write(leaf, "cgroup.procs", number))
+        return NULL;
+    return errno == EACCES ? NM_NOT_DELEGATED : strerror(errno);
 }
 
 static void sweep_env(int env, int events)

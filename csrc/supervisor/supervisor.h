@@ -41,8 +41,11 @@ int nm_end_all(const char *jobs);
 
 /* -- scope.c -- */
 
+#define NM_SCOPE_HANGS 2 /* an ordinary user's systemd does not answer: do not ask again */
 /* Makes the scope by systemd, if it is not there. Returns an exit status. */
 int nm_scope_make(const char *scope);
+/* Makes it if it is not there, and moves this process into it. false: it cannot. */
+bool nm_scope_enter(const char *scope);
 /* In the new scope: prepares it, and leaves a process that keeps it. Returns an exit status. */
 int nm_scope_keep(const char *scope);
 

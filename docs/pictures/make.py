@@ -70,12 +70,17 @@ def top(name: str) -> str:
             return svg(name, "nodemgr top", COLUMNS, terminal.run("nodemgr top --once"))
 
 
+def submit_waiting(scene: Scene) -> None:
+    """An array and a job, which wait behind the programs that hold all GPUs."""
+    scene.submit("alice", "python sweep.py", "--gpus", "2", "--time", "4h", "--array", "0-9")
+    scene.submit("carol", "python eval.py", "--gpus", "2", "--time", "1h")
+
+
 def queue(name: str) -> str:
     columns = 132
     with Scene() as scene:
         scene.start_all()
-        scene.submit("alice", "python sweep.py", "--gpus", "2", "--time", "4h", "--array", "0-9")
-        scene.submit("carol", "python eval.py", "--gpus", "2", "--time", "1h")
+        submit_waiting(scene)
         with shell(scene, columns=columns) as terminal:
             return svg(name, "nodemgr queue", columns, terminal.run("nodemgr queue"))
 
@@ -96,15 +101,16 @@ def free_port() -> int:
 
 
 def page(
-    _name: str, width: int = 1180, height: int = 640, dark: bool = False, route: str = "#/"
+    _name: str, width: int = 1180, height: int = 760, dark: bool = False, route: str = "#/"
 ) -> bytes:
     """The web page, as an administrator sees it on a node that has run for a day."""
     port = free_port()
     with Scene("--web", f"127.0.0.1:{port}") as scene:
         scene.start_all()
+        submit_waiting(scene)
         uuids = [row["uuid"] for row in scene.call("status")["gpus"]]
         past_day.write(scene.directory / "state" / "state.db", uuids)
-        token = scene.call("web_token", admin=True, for_ms=3_600_000, by="root")["token"]
+        token = scene.call("web_token", admin=True, for_ms=3_600_000)["token"]
         url = f"http://127.0.0.1:{port}/#token={token}"
         return screenshot(url, "finetune.py", width, height, dark, route)
 

@@ -51,12 +51,13 @@ def _leases(
             most_h = 9 if env == "carol" else 3
             ended = min(until, began + chance.randrange(15 * MINUTE_S, most_h * HOUR_S))
             number += 1
+            times = {"asked": began - 20 * gpu, "granted": began, "ended": ended}
             record: dict[str, Any] = {
+                **{f"{name}_wall_ns": at * SECOND_NS for name, at in times.items()},
+                **{f"{name}_ns": at * SECOND_NS for name, at in times.items()},
                 "record_id": number, "env": env, "user": env, "task_id": f"t{number % 1_000}",
                 "command": COMMANDS[env], "gpus_new": [uuid], "gpus_reused": [],
                 "grant_bytes": [1], "remaining_gpus": 0, "remaining_memory_bytes": None,
-                "asked_wall_ns": (began - 20 * gpu) * SECOND_NS,
-                "granted_wall_ns": began * SECOND_NS, "ended_wall_ns": ended * SECOND_NS,
                 "why": "its process ended",
             }  # fmt: skip
             yield number, env, began * SECOND_NS, json.dumps(record)

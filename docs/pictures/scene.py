@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nodemgr.edge.admin.control_client import ControlClient
+from client_plugin.ways.control import ControlConnection
 from nodemgr.simulator import SimulatedNode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,7 +119,7 @@ class Scene:
         }
 
     def call(self, verb: str, **arguments: object) -> Mapping[str, Any]:
-        with ControlClient(self.run_dir, timeout_s=LONGEST_S) as client:
+        with ControlConnection(self.run_dir, timeout_s=LONGEST_S) as client:
             return client.call(verb, **arguments)
 
     def __enter__(self) -> Scene:

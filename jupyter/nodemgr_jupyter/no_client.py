@@ -1,6 +1,6 @@
 """The texts of a server without a client, in which no table can be imported.
 
-Made by `python -m nodemgr.cli.presentation.generated_messages jupyter`. Not to be edited.
+Made by `python -m nodemgr.cli.presentation.generated_messages`. Not to be edited.
 """
 
 CELL_WITHOUT_CLIENT = "GPU: no nodemgr"

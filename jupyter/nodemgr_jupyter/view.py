@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from client_plugin.messages.form import notice
 from nodemgr_jupyter.client import choice, faults, summary
 from nodemgr_jupyter.kernels import Place
 from nodemgr_jupyter.no_client import CELL_WITHOUT_CLIENT, NO_CLIENT
@@ -31,9 +32,8 @@ def without_client(error: Exception) -> Json:
 def failed(fault: Any) -> Json:
     """The manager's refusal, or its absence."""
     away = fault.code == faults().Exit.UNREACHABLE
-    from client_plugin.messages import jupyter as messages  # the client is found by now
 
-    text = messages.CELL_WITHOUT_MANAGER() if away else summary().NONE
+    text = "GPU: no manager" if away else summary().NONE
     return _plain("no_manager" if away else "error", text, fault.message)
 
 
@@ -41,9 +41,9 @@ def asked(place: Place) -> Json:
     """Two questions at most, each of some milliseconds. Raises Fault."""
     way = choice().UserWay(place.directory)
     if way.socket is None:
-        from client_plugin.messages import jupyter as messages  # the client is found by now
-
-        raise faults().Fault(messages.KERNEL_OVER_UDP())
+        raise faults().Fault(
+            "this environment is reached over UDP", "nodemgr status shows its GPUs"
+        )
     status = way.status()
     request = _mine(status["queue"], place)
     queues = way.ask("queue", limit=1)["queues"] if request is not None else []
@@ -52,21 +52,20 @@ def asked(place: Place) -> Json:
 
 def shown(status: Json, place: Place, queues: list[Json]) -> Json:
     lines = summary()
-    from client_plugin.messages import jupyter as messages  # the client is found by now
 
     task, request = _mine(status["tasks"], place), _mine(status["queue"], place)
     if task is not None:
         state, text, title = (
             "held",
             lines.held(task, status),
-            messages.KERNEL_HOLDS(task=task["id"]),
+            notice(f"{task['id']}: the GPUs of this kernel"),
         )
     elif request is not None:
         length = next((row["length"] for row in queues if row["name"] == request["priority"]), None)
         state, text, title = "waiting", lines.waiting(request, length), lines.reason(request)
     else:
         state, text = "idle", lines.NONE
-        title = messages.KERNEL_HOLDS_NONE()
+        title = notice("this kernel holds no GPU; it asks for GPUs when it first uses CUDA")
     return {
         **_plain(state, text, title),
         "env": next((env["name"] for env in status["envs"]), None),

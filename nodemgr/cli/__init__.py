@@ -14,28 +14,6 @@ from collections.abc import Sequence
 
 from client_plugin import verbs
 
-VERBS = {
-    **verbs.VERBS,
-    "allocations": "Show each grant: its GPUs, its begin, and its end with the reason.",
-    "events": "Show the node's past events, and with --follow new ones.",
-    "doctor": "Check this installation, the manager and the environment.",
-    "env": "Create, list, show and remove environments, and give them to containers.",
-    "quota": "Set, show and remove what each environment may use.",
-    "gpu": "Drain GPUs, resume them, and report failures and repairs.",
-    "head": "Make, run and restore the head of a cluster.",
-    "node": "The nodes of a cluster: list, drain, give up.",
-    "web": "Make, list and revoke tokens of the manager's web page.",
-    "serve": "Run the manager in the foreground, until SIGTERM or Ctrl-C.",
-    "setup": "Make this machine a node: group, settings, service.",
-    "demo": "Show on this machine how programs get GPUs, in a few seconds.",
-    "placement": "Train and evaluate a learned placement of jobs on GPUs that fail.",
-    "completion": "Print the shell's completion script.",
-}
-"""Verb -> its line in the help.
-
-The first verbs are modules of client_plugin/verbs, the others of the room admins (`command`).
-"""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code.

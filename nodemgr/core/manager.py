@@ -1,6 +1,6 @@
 """The manager's decisions: `step(state, event, now_ns)` returns an event's consequences.
 
-It changes nothing itself.
+It changes the state in place, until the transition is applied or discarded; nothing else.
 
 Knows: which function answers which event, and which answers are facts that hold though they could
 not be stored. Must not know: clocks, sockets, files, threads, random numbers; no module of this
@@ -83,6 +83,7 @@ from nodemgr.core.model.events import (
     Suspended,
     SuspendFailed,
     SuspendTask,
+    SuspensionMeasured,
     Tick,
     UnholdJob,
     UnreclaimedChanged,
@@ -103,9 +104,10 @@ __all__ = ["Draft", "State", "Transition", "step"]
 class Transition:
     """The changes and effects of one event.
 
-    The event changes nothing yet: the edge stores rows and events in one transaction, applies the
-    transition, then carries out the effects in their order. Effects that read no state may be
-    carried out before the transition is applied, once all is stored.
+    The state has the changes already: the edge stores rows and events in one transaction, applies
+    the transition, then carries out the effects in their order. Effects that read no state may be
+    carried out before the transition is applied, once all is stored. A transition that cannot be
+    stored is discarded: then it has happened nowhere.
     """
 
     saved: list[Save]
@@ -123,17 +125,26 @@ class Transition:
     then: Match | None
     """Waiting requests may be served now: the edge steps this next, as a transition of its own."""
     draft: Draft
+    number: int
+    """Its step."""
     inadmissible: Set[str]
     """Envs that a scheduling pass of this step found inadmissible."""
     failed: Sequence[EntryFailed]
     """The entries that this step set aside."""
 
     def apply(self) -> None:
-        """Takes it over into the state that it was made for.
-
-        Raises ValueError if that is another one by now.
-        """
+        """Keeps it. Raises ValueError if it was applied or discarded before."""
+        self._ends()
         self.draft.settle(self.inadmissible)
+
+    def discard(self) -> None:
+        """Undoes it. Raises ValueError if it was applied or discarded before."""
+        self._ends()
+        self.draft.undo()
+
+    def _ends(self) -> None:
+        if not self.draft.is_open or self.draft.step != self.number:
+            raise ValueError("a transition is applied or discarded, once")
 
 
 def _match(draft: Draft, event: Match) -> Set[str]:
@@ -186,6 +197,7 @@ RULES: dict[type, _Rule] = {
     ResumeTask: _Rule(acquiring.resume, False),
     KeepTask: _Rule(idle_policy.keep, False),
     IdleSeen: _Rule(idle_policy.seen, True),
+    SuspensionMeasured: _Rule(suspension.measured, True),
     Suspended: _Rule(suspension.suspended, True),
     SuspendFailed: _Rule(suspension.suspend_failed, True),
     Resumed: _Rule(suspension.resumed, True),
@@ -226,57 +238,57 @@ def _rule_of_all(event: OrderAll) -> _Rule:
     rules = [RULES[type(order)] for order in event.orders]
     return RULES[OrderAll]._replace(
         must_apply=all(rule.must_apply for rule in rules),
-        durable=any(rule.durable for rule in rules),
+        durable=any(rule.durable for rule in rules) and not event.goes_on,
         reserve=all(rule.reserve for rule in rules),
     )
 
 
-def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) -> Transition:
+def step(state: Draft, event: Event, now_ns: int) -> Transition:
     """The transition that `event` makes of `state` at `now_ns` (monotonic).
 
-    The state stays unchanged until `transition.apply()`. `draft`: an unused one of the present
-    state, made while no client waited for an answer.
+    Its caller applies or discards it before the next one. A step that raises has changed nothing.
     """
     rule = RULES[type(event)]
-    if draft is None or draft.version != state.version:
-        draft = Draft(state)
-    draft, inadmissible, failed = _decided(draft, event, now_ns)
-    then = None
-    if draft.wakes_scheduler and not isinstance(event, Disconnected):
-        then = Match(event.wall_ns, event.unkept_bytes if isinstance(event, Tick) else None)
-    if isinstance(event, OrderAll):
-        rule = _rule_of_all(event)
-    return finish(
-        draft,
-        must_apply=rule.must_apply,
-        durable=rule.durable,
-        reserve=rule.reserve,
-        then=then,
-        inadmissible=inadmissible or frozenset(),
-        failed=failed,
-    )
+    state.begin(now_ns, event.wall_ns)
+    try:
+        inadmissible, failed = _decided(state, event)
+        then = None
+        if state.wakes_scheduler and not isinstance(event, Disconnected):
+            then = Match(event.wall_ns, event.unkept_bytes if isinstance(event, Tick) else None)
+        if isinstance(event, OrderAll):
+            rule = _rule_of_all(event)
+        return finish(
+            state,
+            must_apply=rule.must_apply,
+            durable=rule.durable,
+            reserve=rule.reserve,
+            then=then,
+            inadmissible=inadmissible or frozenset(),
+            failed=failed,
+        )
+    except BaseException:
+        state.undo()
+        raise
 
 
-def _decided(
-    draft: Draft, event: Event, now_ns: int
-) -> tuple[Draft, Set[str] | None, list[EntryFailed]]:
-    """The draft with the event's changes: made anew without each entry whose decision raises."""
+def _decided(state: Draft, event: Event) -> tuple[Set[str] | None, list[EntryFailed]]:
+    """Changes the state by the event: all of it anew without each entry whose decision raises."""
     failed: list[EntryFailed] = []
     while True:
-        draft.now_ns, draft.wall_ns = now_ns, event.wall_ns
         for each in failed:
-            set_aside.put(draft, each)
+            set_aside.put(state, each)
         try:
-            inadmissible = RULES[type(event)].handler(draft, event)
+            inadmissible = RULES[type(event)].handler(state, event)
         except EntryFailed as error:
             if error.entry in [each.entry for each in failed]:
                 raise error.cause from error
             failed.append(error)
-            draft = Draft(draft.state)
+            state.undo()
+            state.begin(state.now_ns, state.wall_ns)
             continue
         for each in failed:
-            set_aside.settle(draft, each)
-        return draft, inadmissible, failed
+            set_aside.settle(state, each)
+        return inadmissible, failed
 
 
 def finish(
@@ -294,22 +306,34 @@ def finish(
     The effects are the ledgers' changes, the handlers' own effects in their order (the answers are
     among them), the processes to watch from now on, and the ends. A cap ends after its slots.
     """
-    before, after = draft.state.members, draft.members
-    opened = [env for env in after.changes if env not in before and env in after]
+    members = draft.members.changes()
+    opened = [env for env, before, after in members if before is None and after is not None]
     every: list[Effect] = [effects.OpenLedger(env) for env in opened]
     every += _grants(draft, opened)
     every += _caps(draft, opened)
-    every += _shares(draft) if "compute" in draft.seldom else ()
+    every += _shares(draft)
     every += draft.effects
     every += _watching(draft)
     every += _ended_caps(draft)
     every += [
-        effects.CloseLedger(env) for env in after.changes if env in before and env not in after
+        effects.CloseLedger(env)
+        for env, before, after in members
+        if before is not None and after is None
     ]
     durable = durable or not effects.DURABLE.isdisjoint(map(type, every))
     saves, events = _saves(draft), draft.published
     return Transition(
-        saves, events, every, durable, reserve, must_apply, then, draft, inadmissible, failed
+        saves,
+        events,
+        every,
+        durable,
+        reserve,
+        must_apply,
+        then,
+        draft,
+        draft.step,
+        inadmissible,
+        failed,
     )
 
 
@@ -318,8 +342,7 @@ def _saves(draft: Draft) -> list[Save]:
     for table in draft.changed:
         if table.stored is not None:
             kind, key_text = table.stored
-            for key, after in table.changes.items():
-                before = table.base.get(key)
+            for key, before, after in table.changes():
                 if after is not before and (before is None or after != before):
                     saves.append(Save(kind, key_text(key), after))
     saves += [Save("history", job_id, ended) for job_id, ended in draft.history.items()]
@@ -334,14 +357,15 @@ def _grants(draft: Draft, opened: list[str]) -> list[Effect]:
     grants, with limits of its own: a job's first process comes at any time.
     """
     held: dict[str, Effect] = {}
-    changed = {key: draft.state.grants.get(key) for key in draft.grants.changes}
+    changed = dict(draft.grants.old)
     for (env, uuid), before in changed.items():
         if (before is None) is not ((env, uuid) not in draft.grants):
             held[env] = effects.GpusHeld(env)
     if opened:
         # a new ledger has no limit yet: it gets that of each grant, changed or not
         changed = {key: before for key, before in changed.items() if key[0] not in opened}
-        changed |= {(env, uuid): None for env in opened for uuid in draft.gpus}
+        every = [(env, uuid) for env in opened for uuid in draft.gpus]
+        changed |= dict.fromkeys(filter(draft.grants.__contains__, every))
     limits: list[Effect] = []
     for (env, uuid), before in changed.items():
         grant, gpu = draft.grants.get((env, uuid)), draft.gpus[uuid]
@@ -356,14 +380,15 @@ def _grants(draft: Draft, opened: list[str]) -> list[Effect]:
 
 def _caps(draft: Draft, opened: list[str]) -> list[Effect]:
     """The memory that ledgers keep for tasks which named it."""
-    tasks = dict(draft.tasks.changes)
+    ids = dict.fromkeys(draft.tasks.old)
     for env in opened:
-        tasks |= {task_id: draft.tasks[task_id] for task_id in draft.env_tasks.members(env)}
+        ids |= dict.fromkeys(draft.env_tasks.members(env))
     caps: list[Effect] = []
-    for task_id, task in tasks.items():
+    for task_id in ids:
+        task = draft.tasks.get(task_id)
         if task is None or not task.kept_bytes or task.env not in draft.members:
             continue
-        before = draft.state.tasks.get(task_id)
+        before = draft.tasks.before(task_id)
         if before is None or before.gpus != task.gpus or task.env in opened:
             rows = tuple([draft.gpus[uuid].index for uuid in task.gpus])
             caps.append(effects.SetCap(task.env, task_id, rows, task.kept_bytes, task.cap_bytes))
@@ -371,14 +396,13 @@ def _caps(draft: Draft, opened: list[str]) -> list[Effect]:
 
 
 def _ended_caps(draft: Draft) -> list[Effect]:
-    state = draft.state
-    ended = [state.tasks.get(key) for key, task in draft.tasks.changes.items() if task is None]
+    ended = [before for _, before, task in draft.tasks.changes() if task is None]
     return [
         effects.DropCap(task.env, task.task_id)
         for task in ended
         if task is not None
         and task.kept_bytes
-        and task.env in state.members
+        and draft.members.before(task.env) is not None
         and task.env in draft.members
     ]
 
@@ -386,8 +410,7 @@ def _ended_caps(draft: Draft) -> list[Effect]:
 def _shares(draft: Draft) -> list[Effect]:
     """The shares of compute that tasks have now."""
     changed: list[Effect] = []
-    for task_id, task in draft.tasks.changes.items():
-        before = draft.state.tasks.get(task_id)
+    for task_id, before, task in draft.tasks.changes():
         if (
             task is not None
             and task.granted_percent is not None
@@ -401,12 +424,12 @@ def _shares(draft: Draft) -> list[Effect]:
 
 def _watching(draft: Draft) -> list[Effect]:
     """The processes that begin or cease to hold or wait."""
-    state = draft.state
     came: list[Effect] = []
     went: list[Effect] = []
-    for process in {**draft.processes.changes, **draft.request_of.changes}:
-        before = process in state.processes or process in state.request_of
-        after = process in draft.processes or process in draft.request_of
+    members, waiters = draft.processes, draft.request_of
+    for process in {**members.old, **waiters.old}:
+        before = members.before(process) is not None or waiters.before(process) is not None
+        after = process in members or process in waiters
         if after and not before:
             came.append(effects.Watch(process, _pid(draft, process)))
         elif before and not after:

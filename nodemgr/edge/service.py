@@ -14,7 +14,6 @@ import contextlib
 import faulthandler
 import gc
 import os
-import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -22,22 +21,15 @@ from typing import Any
 
 import zmq
 
-from client_plugin.messages.form import MessageLine, stated
+from client_plugin.messages.form import SpokenError, notice, stated
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.model.entities import Config, Gpu
 from nodemgr.core.model.values import replace
-from nodemgr.edge.admin.control_server import ControlServer
-from nodemgr.edge.assembly.manager_parts import (
-    JOBS_DIR,
-    Foundation,
-    MakeFactory,
-    ManagerParts,
-    udp_address,
-)
-from nodemgr.edge.clients.udp import UdpAddressError
+from nodemgr.edge.assembly.manager import JOBS_DIR, Manager
+from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
 from nodemgr.edge.containers.cdi_files import CDI_DIRS
 from nodemgr.edge.containers.simulator_mount import mount_alone
-from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.engine.foundation import Foundation, MakeFactory
 from nodemgr.edge.executor.launcher import LauncherEndpoint
 from nodemgr.edge.gate.device_gate import GateUnavailable, gate_by_setting
 from nodemgr.edge.gate.node_gate import NodeGate
@@ -46,8 +38,9 @@ from nodemgr.edge.gpu.gpu_inventory import (
     Nvml,
     NvmlUnavailable,
 )
-from nodemgr.edge.host import huge_pages, privileges, rundir, stderr_log
+from nodemgr.edge.host import descriptors, huge_pages, privileges, rundir, stderr_log
 from nodemgr.edge.host.clock import Clock, RealClock
+from nodemgr.edge.host.event_publisher import EventPublisher
 from nodemgr.edge.host.file_events import TOUCHED, FileEvents
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.host.systemd import ServiceManager, Watchdog
@@ -58,10 +51,7 @@ from nodemgr.edge.store.database import CommitHook, Store, StoreFailed
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.migrations import StoreUnusable
-from nodemgr.edge.web.page_host import PageHostFault
-from nodemgr.edge.web.web_page import WebPage
-from nodemgr.messages import manager_log as log
-from nodemgr.messages import node as messages
+from nodemgr.edge.web.page_host import PageHost, PageHostFault
 from nodemgr.paths import container_dir, env_dir
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -86,12 +76,8 @@ def _with_node(config: Config) -> Config:
     )
 
 
-class ServiceFault(Exception):
+class ServiceFault(SpokenError):
     """The manager cannot start or has failed. The message is one line, with the remedy."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 class Service:
@@ -128,15 +114,13 @@ class Service:
         self.loop, self._selector = new_loop()
         self._closing = contextlib.ExitStack()
         self._ending = False
-        self._lost: MessageLine | None = None
+        self._lost: str | None = None
         """A part of the run directory was gone at the last check."""
-        self._seen: set[Path] = set()
-        """Its parts at that time."""
         self._collected_ns = self.clock.monotonic_ns()
         """When old garbage was last collected."""
         self._lock: os.stat_result
-        self.parts: ManagerParts
-        self._page: WebPage
+        self.daemon: Manager
+        self._page: PageHost
 
     # -- start --
 
@@ -159,7 +143,10 @@ class Service:
             ) as error:
                 raise ServiceFault(error.line) from None
             except (OSError, StoreFailed, zmq.ZMQError) as error:
-                raise ServiceFault(messages.CANNOT_START(error=error)) from None
+                raise ServiceFault(
+                    f"cannot start: {error}",
+                    "mend that (`nodemgr doctor` helps), and start it again",
+                ) from None
             finally:
                 gc.enable()
             self._closing = stack.pop_all()
@@ -180,9 +167,10 @@ class Service:
         )
         if isinstance(launcher, LauncherEndpoint):
             stack.callback(launcher.close)
-        self._page = WebPage(settings)
+        address = settings.web, settings.web_hosts, settings.web_base
+        self._page = PageHost.begin(settings.run_dir, *address)
         stack.callback(self._page.close)
-        _raise_descriptor_limit()  # only the manager's; jobs keep the inherited limit
+        descriptors.raise_limit()  # only the manager's; jobs keep the inherited limit
         bounds = Bounds(settings.max_env_history_bytes, settings.max_history_bytes)
         store = Store(
             settings.state_dir, self._hook(), bounds, settings.disk_reserve_bytes, self._store_copy
@@ -198,29 +186,29 @@ class Service:
         )
         node_gate = NodeGate.by_setting(settings.gate_node, settings.run_dir, journal.note)
         self._harden(source.can_limit, gate is not None or settings.gate_node)
-        control = ControlServer(self.loop, settings.run_dir, settings.group)
-        stack.callback(control.close)
-        journal.publish_to(control.publish)
+        publisher = EventPublisher(settings.run_dir, settings.group)
+        stack.callback(publisher.close)
+        journal.publish_to(publisher.publish)
         reading = source.read(self.clock.monotonic_ns())
         if reading.fault is not None or not reading.gpus:
+            what = f"the driver cannot read its GPUs ({reading.fault})"
             raise ServiceFault(
-                messages.DRIVER_WITHOUT_GPU()
-                if reading.fault is None
-                else messages.DRIVER_FAULT(error=reading.fault)
+                "NVML knows no GPU" if reading.fault is None else what,
+                "see nvidia-smi, or simulate a node with --simulate 4x80GiB",
             )
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
         state = restore(_with_node(settings.core), rows, self.clock.monotonic_ns())
+        udp_socket = stack.enter_context(UdpServer.bind(*settings.udp)) if settings.udp else None
         base = Foundation(
-            settings, self.loop, self._selector, self.clock, store, journal, source, reading,
-            self._supervisor, gate, no_gate, node_gate, launcher, self._page,
+            settings, self.loop, self._selector, self.clock, state, store, journal, source,
+            reading, self._supervisor, gate, no_gate, node_gate, launcher, udp_socket, stack,
         )  # fmt: skip
-        parts = self.parts = ManagerParts(base, state, stack)
-        parts.daemon.resume(reading, same_boot=same_boot)
+        self.daemon = Manager(base, self._page)
+        self.daemon.resume(reading, same_boot=same_boot)
         self._reside(stack)
         self._watch_devices(stack)
-        control.start(parts.order)
-        parts.open_page()
+        self.daemon.open_orders()
         stack.callback(gc.set_threshold, *gc.get_threshold())
         _settle_memory()
 
@@ -271,14 +259,9 @@ class Service:
 
         stack.callback(end)
 
-    @property
-    def daemon(self) -> Daemon:
-        """It is there once `open` has returned."""
-        return self.parts.daemon
-
     # -- run and end --
 
-    def run(self) -> MessageLine | None:
+    def run(self) -> str | None:
         """Runs until one of ENDINGS, or until a part of the run directory is gone.
 
         Returns then a line, and another Service makes it again. Leases stay. Raises ServiceFault
@@ -337,17 +320,15 @@ class Service:
     def _find_lost(self) -> Path | None:
         """A part of the run directory that is gone, or that another manager has replaced."""
         run_dir = self.settings.run_dir
-        always = {run_dir / rundir.CONTROL_SOCKET, run_dir / rundir.EVENTS_SOCKET}
-        parts = set(always)
-        for env in self.daemon.state.envs:
+        parts = {run_dir / rundir.CONTROL_SOCKET, run_dir / rundir.EVENTS_SOCKET}
+        for env in self.daemon.state.envs.keys() - self.daemon.envs.faults.keys():
             for directory in (env_dir(run_dir, env), container_dir(run_dir, env)):
                 parts |= {directory / rundir.CLIENT_CONF, directory / rundir.SOCKET_NAME}
-        there = {part for part in parts if part.exists()}
-        lost, self._seen = sorted((self._seen | always) & parts - there), there
+        lost = sorted(part for part in parts if not part.exists())
         lock = run_dir / rundir.LOCK_FILE
         return next(iter(lost), None) if rundir.is_there(lock, self._lock) else lock
 
-    def _report(self, lost: Path) -> MessageLine:
+    def _report(self, lost: Path) -> str:
         containers = process_locations.containers_without(self.settings.run_dir)
         self.daemon.journal.note("rundir.lost", missing=str(lost), containers=containers)
         what, then = "begins anew to make it again", "keep cleaners of old files away from it"
@@ -363,7 +344,7 @@ class Service:
         if not self._ending:
             self._ending = True
             tasks = _count(len(self.daemon.state.tasks), "running task")
-            stderr_log.say(log.ENDS(signal=number.name, tasks=tasks))
+            stderr_log.say(f"ends ({number.name}); GPUs and memory stay with {tasks}")
             if number is not signal.SIGTERM:  # the signal of a service's stop, and of its restart
                 rundir.expect_no_restart(self.settings.run_dir)
             self.loop.stop()
@@ -377,19 +358,19 @@ class Service:
             )
         self._closing.close()
 
-    def _ready_line(self) -> MessageLine:
+    def _ready_line(self) -> str:
         state, settings = self.daemon.state, self.settings
         said = [
             _count(len(state.gpus), "simulated GPU" if settings.simulate else "GPU"),
             _count(len(state.envs), "environment"),
         ]
         if state.tasks:
-            said.append(log.TASKS_FOUND(tasks=_count(len(state.tasks), "running task")))
+            said.append(f"{_count(len(state.tasks), 'running task')} found again")
         if self.daemon.udp is not None:
-            said.append(log.UDP_TOO(address=udp_address(settings, self.daemon.udp)))
+            said.append(f"clients also on UDP {self.daemon.udp_address()}")
         if self._page.url is not None:
-            said.append(log.PAGE_AT(url=self._page.url))
-        return log.READY(directory=settings.run_dir, facts=", ".join(said))
+            said.append(f"web page at {self._page.url}")
+        return notice(f"ready on {settings.run_dir}: {', '.join(said)}")
 
 
 def serve(settings: Settings, store_copy: bool = True) -> None:
@@ -407,10 +388,13 @@ def serve(settings: Settings, store_copy: bool = True) -> None:
         raise
     except Exception as error:
         stderr_log.fault("that ends the manager", error)
-        raise ServiceFault(messages.ENDED_BY_FAULT()) from None
+        raise ServiceFault(
+            "ended by an internal fault, reported above; running tasks go on",
+            "start it again, and please report the fault",
+        ) from None
 
 
-def _run(settings: Settings, store_copy: bool) -> MessageLine | None:
+def _run(settings: Settings, store_copy: bool) -> str | None:
     service = Service(settings, harden=_harden, store_copy=store_copy)
     service.open()
     return service.run()
@@ -422,7 +406,10 @@ def _harden(driver_limits: bool, has_gate: bool) -> None:
     try:
         privileges.give_up_the_rest(here)
     except privileges.PrivilegesNotDropped as error:
-        stderr_log.say(log.RIGHTS_NOT_DROPPED(error=error))
+        stderr_log.say(
+            f"the manager goes on with more rights than it needs: {error}",
+            "start it by its service (`nodemgr setup`)",
+        )
 
 
 def _count(number: int, thing: str) -> str:
@@ -433,7 +420,10 @@ def _read_rows(journal: Journal) -> list[tuple[str, str, Any]]:
     try:
         return journal.rows()
     except (ValueError, TypeError, KeyError) as error:
-        raise ServiceFault(messages.ROW_OF_OTHER_VERSION(error=error)) from None
+        raise ServiceFault(
+            f"the store has a row that this version cannot read ({error})",
+            "install the version that wrote it, or name another --state-dir",
+        ) from None
 
 
 def _held_gpus(rows: list[tuple[str, str, Any]]) -> list[Gpu]:
@@ -443,13 +433,6 @@ def _held_gpus(rows: list[tuple[str, str, Any]]) -> list[Gpu]:
     """
     held = {value.uuid for kind, _, value in rows if kind in ("grant", "residue")}
     return [value for kind, _, value in rows if kind == "gpu" and value.uuid in held]
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _settle_memory() -> None:

@@ -10,15 +10,18 @@ pass begins after the steps that can be a reason for one, and rests as long as i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from client_plugin.units import MAX_DURATION_MS
 from nodemgr.core.cluster import events
-from nodemgr.core.cluster.entities import ClusterJob, ClusterNode, EndedJob, GivenJob
+from nodemgr.core.cluster.entities import ClusterNode, EndedJob
 from nodemgr.core.cluster.events import Acknowledge, ClusterEvent
 from nodemgr.core.cluster.head import ClusterTransition, step
-from nodemgr.core.cluster.messages import Assign, HeadWord, to_say
-from nodemgr.core.cluster.state import ClusterState
+from nodemgr.core.cluster.messages import Assign, ExpectPilots, HeadWord, to_say
+from nodemgr.core.cluster.pool import BACK_WHY
+from nodemgr.core.cluster.state import ClusterDraft
+from nodemgr.core.model import job_ids
 from nodemgr.core.model.entities import MS
 from nodemgr.core.model.transitions import TransitionRefused
 from nodemgr.core.model.values import replace
@@ -39,6 +42,8 @@ MAX_KEYS = 100
 class Links(Protocol):
     """The way to the nodes (edge/links)."""
 
+    @property
+    def address(self) -> str: ...
     def say(self, node: str, kind: str, **fields: Any) -> bool: ...
     def forget(self, node: str) -> None: ...
 
@@ -51,7 +56,7 @@ class HeadEngine:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         store: HeadStore,
-        state: ClusterState,
+        state: ClusterDraft,
         links: Callable[[], Links | None],
     ) -> None:
         """`links`: None while the head listens nowhere."""
@@ -62,6 +67,10 @@ class HeadEngine:
         """Since when each node without a session is silent, as far as this head has seen."""
         self.pass_time, self.step_time = Histogram(STEP_S), Histogram(STEP_S)
         self.store_fault = ""
+        self.behind_s = max(0, store.wall_seen_ns() - clock.wall_ns()) // 10**9
+        """The wall time at the start before that of the store's last change."""
+        self.ahead_s: dict[str, int] = {}
+        """By node, its wall time minus this one's at its hello."""
         self._said: dict[str, dict[tuple[str, str], int]] = {}
         """By node, each word that its rows still ask for, and when it was said last."""
         self._repeat: asyncio.TimerHandle | None = None
@@ -71,35 +80,47 @@ class HeadEngine:
         self.wake()
         self._watch_pauses()
 
+    @property
+    def address(self) -> str:
+        """On which it listens; empty: on none."""
+        links = self._links()
+        return "" if links is None else links.address
+
     # -- a step --
 
     def happens(
-        self, event: ClusterEvent, payload: dict[str, Any] | None = None
+        self, event: ClusterEvent, payloads: Sequence[dict[str, Any]] = ()
     ) -> ClusterTransition | None:
-        """None: nothing has changed, since it cannot be stored. `payload`: of a new job."""
+        """None: nothing has changed, since it cannot be stored. `payloads`: of new jobs."""
         began_ns = self._clock.monotonic_ns()
         try:
             made = step(self.state, event, began_ns)
         except TransitionRefused as error:  # a fault of the core must not end the head
             stderr_log.fault(f"in the step of {type(event).__name__}", error)
             return None
-        before = {name: self.state.nodes.get(name) for name in made.draft.nodes.changes}
-        if not self._is_stored(made, payload):
+        before, touched = dict(made.draft.nodes.old), _touched(made.draft)
+        is_reason, is_stored = _is_reason(made.draft), False
+        try:
+            is_stored = self._is_stored(made, payloads)
+        finally:
+            if not is_stored:
+                made.discard()
+        if not is_stored:
             return None
         made.apply()
-        self._carry_out(made)
+        self._carry_out(made, touched)
         for name, node in before.items():
             self._note_node(name, node)
-        if _is_reason(made, before):
+        if is_reason:
             self.wake()
         self._watch_pauses()
         self.step_time.observe(self._clock.monotonic_ns() - began_ns)
         return made
 
-    def _is_stored(self, made: ClusterTransition, payload: dict[str, Any] | None) -> bool:
-        if all(_is_count_alone(self.state, row) for row in made.saved):
+    def _is_stored(self, made: ClusterTransition, said: Sequence[dict[str, Any]]) -> bool:
+        if all(_is_count_alone(made.draft, row) for row in made.saved):
             return True
-        payloads = {} if payload is None else {f"c{made.draft.head.job}": payload}
+        payloads = dict(zip(made.draft.submitted_ids, said, strict=True)) if said else {}
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         try:
             self._store.commit(made.saved, now_ns, wall_ns, payloads)
@@ -111,19 +132,23 @@ class HeadEngine:
         self.store_fault = ""
         return True
 
-    def _carry_out(self, made: ClusterTransition) -> None:
+    def _carry_out(self, made: ClusterTransition, touched: Iterable[str]) -> None:
         for effect in made.effects:
             self._acknowledge(effect)
         for ended in made.draft.ended.values():
             for on_ended in self.on_ended:
                 on_ended(ended)
-        for node in _touched(self.state, made):
+        for node in touched:
             self.speak(node)
 
     def _note_node(self, name: str, before: ClusterNode | None) -> None:
         after = self.state.nodes.get(name)
-        if after is not None and after.drained and (before is None or not before.drained):
-            stderr_log.say(messages.NODE_DRAINED(node=name, why=after.why or "by an order"))
+        was_drained = before is not None and before.drained
+        if after is not None and after.drained and not was_drained and after.why != BACK_WHY:
+            stderr_log.say(
+                f"{name} is drained ({after.why or 'by an order'})",
+                f"nodemgr node resume {name} when jobs may run there again",
+            )
 
     # -- what is said --
 
@@ -160,22 +185,30 @@ class HeadEngine:
             self.speak(node)
 
     def _say(self, links: Links, node: str, word: HeadWord) -> None:
+        if isinstance(word, ExpectPilots):
+            links.say(node, "pool_pilots", numbers=word.numbers)
+            return
         if not isinstance(word, Assign):
             links.say(node, "give_back", key=word.key, if_waiting=word.if_waiting)
             return
         row = word.row
-        payload = self._store.payload(row.job_id)
+        payload = self._store.payload(job_ids.array_of(row.job_id) or row.job_id)
         if payload is None:
-            stderr_log.say(messages.PAYLOAD_GONE(job=row.job_id))
+            stderr_log.say(
+                f"the store has no command of {row.job_id}",
+                f"cancel {row.job_id} and submit it again",
+            )
             return
         waited_ms = (self._clock.monotonic_ns() - self.state.jobs[row.job_id].queued_ns) // MS
         try:
             links.say(
                 node, "assign", **payload, key=row.key, number=row.number, env=row.env,
-                waited_ms=max(0, waited_ms), refuse=word.refuse,
+                waited_ms=min(max(0, waited_ms), MAX_DURATION_MS), refuse=word.refuse,
             )  # fmt: skip
         except FrameTooLong as error:
-            stderr_log.say(messages.PAYLOAD_TOO_LONG(job=row.job_id, error=error))
+            stderr_log.say(
+                f"{row.job_id} cannot be sent to its node ({error})", f"cancel {row.job_id}"
+            )
 
     # -- sessions --
 
@@ -186,13 +219,22 @@ class HeadEngine:
             was_copy = self.state.counters[""].is_copy
             self.happens(event)
             if self.state.counters[""].is_copy and not was_copy:
-                stderr_log.say(messages.STORE_IS_COPY(node=node))
+                stderr_log.say(
+                    f"{node} knows a number that this head has not given: the head's store is an "
+                    "older copy, and it gives no job",
+                    "stop the head, run nodemgr head restore, and start it again",
+                )
             if node in self.state.sessions:
                 self.silent_ns.pop(node, None)
         elif self.happens(event) is None:
             links = self._links()
             if links is not None:  # it says all anew, when it can be stored
                 links.forget(node)
+
+    def hears_time(self, node: str, wall_ns: object) -> None:
+        """The node's wall time, now; a node of an earlier version does not say it."""
+        if isinstance(wall_ns, int):
+            self.ahead_s[node] = (wall_ns - self._clock.wall_ns()) // 10**9
 
     def silent(self, node: str, session: int) -> None:
         self.silent_ns.setdefault(node, self._clock.monotonic_ns())
@@ -236,42 +278,43 @@ class HeadEngine:
 def _name(word: HeadWord) -> tuple[str, str]:
     if isinstance(word, Assign):
         return "refuse" if word.refuse else "assign", word.row.key
+    if isinstance(word, ExpectPilots):
+        return "pilots", str(word.numbers)
     return f"give_back {word.if_waiting}", word.key
 
 
-def _is_count_alone(state: ClusterState, row: tuple[str, str, object]) -> bool:
+def _is_count_alone(draft: ClusterDraft, row: tuple[str, str, object]) -> bool:
     """A report that changes nothing but its number, which a restart does not need."""
     kind, key, after = row
-    before = state.nodes.get(key)
+    before = draft.nodes.before(key)
     if kind != "node" or not isinstance(after, ClusterNode) or before is None:
         return False
     return replace(after, number=before.number) == before
 
 
-def _touched(state: ClusterState, made: ClusterTransition) -> Iterable[str]:
-    """The nodes to which something may be to say after the step."""
-    draft = made.draft
-    found = {row.node for row in draft.assignments.changes.values() if row is not None}
+def _touched(draft: ClusterDraft) -> Iterable[str]:
+    """The nodes to which something may be to say after the open step."""
+    found = {row.node for _, _, row in draft.assignments.changes() if row is not None}
     for table in (draft.to_confirm, draft.strays):
-        found |= {node for node in table.changes.values() if node is not None}
-    for job in draft.jobs.changes.values():
-        if isinstance(job, ClusterJob) and job.assigned is not None:
-            row = state.assignments.get(job.assigned)
-            found |= {row.node} if isinstance(row, GivenJob) else set()
-    if "" in draft.counters.changes and draft.sessions.changes:
-        found |= set(state.sessions)  # a restored head may speak now
-    return sorted((found | set(draft.sessions.changes)) & set(state.sessions))
+        found |= {node for _, _, node in table.changes() if node is not None}
+    for _, _, job in draft.jobs.changes():
+        if job is not None and job.assigned is not None:
+            row = draft.assignments.get(job.assigned)
+            found |= set() if row is None else {row.node}
+    if draft.pilots.old:
+        found |= {name for name, node in draft.nodes.items() if node.pool is not None}
+    if draft.counters.old and draft.sessions.old:
+        found |= set(draft.sessions)  # a restored head may speak now
+    return sorted((found | set(draft.sessions.old)) & set(draft.sessions))
 
 
-def _is_reason(made: ClusterTransition, before: dict[str, ClusterNode | None]) -> bool:
-    """Whether a pass may find something after the step."""
-    draft = made.draft
-    if draft.jobs.changes or draft.envs.changes or draft.sessions.changes:
+def _is_reason(draft: ClusterDraft) -> bool:
+    """Whether a pass may find something after the open step."""
+    if draft.jobs.old or draft.envs.old or draft.sessions.old or draft.shares.old:
         return True
     return any(
         old is None
         or new is None
         or (old.gpus, old.others, old.drained) != (new.gpus, new.others, new.drained)
-        for name, old in before.items()
-        for new in (draft.nodes.changes[name],)
+        for _, old, new in draft.nodes.changes()
     )

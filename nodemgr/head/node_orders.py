@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from client_plugin.messages.form import relayed
 from nodemgr.core.cluster.state import ClusterState
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.links.frames import Frame
 from nodemgr.edge.rpc.operation import OperationError
+from nodemgr.edge.rpc.pieces import MORE, joined
 from nodemgr.head.engine import Links
 from nodemgr.messages import head as messages
 
@@ -50,23 +50,8 @@ class NodeOrders:
         number = said.get("id")
         if not isinstance(number, int) or self._open.get(number, ("",))[0] != node:
             return
-        if isinstance(said.get("part"), str):
-            self._parts.setdefault(number, []).append(said["part"])
-            return
-        if isinstance(said.get("last"), str):
-            try:
-                self._answer(
-                    number, json.loads("".join((*self._parts.pop(number, ()), said["last"])))
-                )
-            except ValueError:
-                self._answer(number, OperationError(messages.NODE_SILENT(node=node)))
-            return
-        refusal = said.get("refusal")
-        if isinstance(refusal, dict):
-            line = relayed(str(refusal.get("error", "")))
-            self._answer(number, OperationError(line, str(refusal.get("code", "refused"))))
-        else:
-            self._answer(number, said.get("ok"))
+        if (result := joined(said, self._parts.setdefault(number, []))) is not MORE:
+            self._answer(number, result)
 
     def _answer(self, number: int, answer: Any) -> None:
         self._parts.pop(number, None)
@@ -77,6 +62,7 @@ class NodeOrders:
     # -- sessions --
 
     def synced(self, node: str) -> None:
+        self._keep_envs(node)
         for env in sorted(self._state.envs):
             self._put(node, env)
 
@@ -93,15 +79,26 @@ class NodeOrders:
 
     def env_changed(self, env: str) -> None:
         for node in sorted(self._state.sessions):
-            self._put(node, env)
+            if env in self._state.envs:
+                self._put(node, env)
+            else:
+                self._keep_envs(node)
+
+    def _keep_envs(self, node: str) -> None:
+        """The node is to have no other environments of the cluster."""
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, OperationError) and answer.code != "busy":
+                stderr_log.say(f"{node} keeps an environment that is removed: {answer.line}")
+
+        self.order(node, "env_only", {"envs": sorted(self._state.envs)}, answered)
 
     def _put(self, node: str, env: str) -> None:
         row = self._state.envs[env]
-        gpus = row.gpus if row.per_node is None else min(row.gpus, row.per_node)
-        quota = {**json.loads(row.quota), "gpus": gpus}
+        quota = {**json.loads(row.quota), "gpus": row.part}
         self.order(node, "env_put", {"env": env, "quota": quota}, partial(self._was_put, node, env))
 
     @staticmethod
     def _was_put(node: str, env: str, answer: Any) -> None:
         if isinstance(answer, OperationError) and answer.code != "busy":  # else: the next session
-            stderr_log.say(messages.ENV_REFUSED(env=env, node=node, why=answer.line))
+            stderr_log.say(f"{node} does not take the quota of {env}: {answer.line}")

@@ -5,29 +5,30 @@ Knows: the kinds of frames, what a node vouches for. Must not know: sockets, dec
 
 from __future__ import annotations
 
+import collections
 import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from client_plugin.messages.form import stated
 from nodemgr.core.cluster import events
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.links import keys
 from nodemgr.edge.links.frames import Frame
 from nodemgr.edge.rpc.operation import OperationError, Reply
+from nodemgr.edge.rpc.pieces import pieces
 from nodemgr.head import node_words
 from nodemgr.head.engine import HeadEngine, Links
 from nodemgr.head.node_orders import NodeOrders
 from nodemgr.head.node_words import BadFrame
-from nodemgr.head.verbs import HeadVerbs, Who
+from nodemgr.head.submissions import Who
+from nodemgr.head.verbs import HeadVerbs
 from nodemgr.messages import head as messages
 from nodemgr.paths import is_env_name
 
 WORD_NS = 3_600 * 1_000_000_000
 """How long a word may be used, and its answer be asked for again."""
-PART_CHARS = 512 * 1_024
 MAX_ID = 2**32 - 2
 
 
@@ -45,6 +46,10 @@ class NodeSessions:
     ) -> None:
         self._engine, self._clock, self._orders, self._verbs = engine, clock, orders, verbs
         self._links, self._own_public = links, own_public
+        self.bad: collections.Counter[str] = collections.Counter()
+        """By node, the messages that have another form."""
+        self._whole: set[str] = set()
+        """Nodes that have been named as such that report no shares."""
 
     # -- joining --
 
@@ -54,14 +59,15 @@ class NodeSessions:
             self._verbs.of_admin(name, verb, given, reply)
             return
         node = given.get("node")
-        if not isinstance(node, str) or not is_env_name(node):
-            reply(OperationError(stated("the name of a node is no name", "e.g. gn1", "usage")))
+        user = given.get("user") or ""
+        if not isinstance(node, str) or not is_env_name(node) or not isinstance(user, str):
+            reply(OperationError("the name of a node is no name", "e.g. gn1", "usage"))
             return
         word = keys.new_word(self._own_public)
         expires_ns = self._clock.monotonic_ns() + WORD_NS
-        if self._engine.happens(events.AddWord(word.pair.public, node, expires_ns)) is None:
+        if self._engine.happens(events.AddWord(word.pair.public, node, expires_ns, user)) is None:
             fault = messages.STORE_FAILS(fault=self._engine.store_fault)
-            reply(OperationError(fault, "store"))
+            reply(OperationError(fault, code="store"))
             return
         reply({"node": node, "word": word.text, "expires_seconds": WORD_NS // 10**9})
 
@@ -74,7 +80,11 @@ class NodeSessions:
         row, head = state.words.get(word), state.counters[""]
         if row is None or not self.is_word(word):
             return {"error": "the word is not known or has expired: nodemgr head word makes one"}
-        if row.node != node:
+        is_lent = row.node.startswith("@")  # a pilot's word
+        known = state.nodes.get(node)
+        if is_lent and not (is_env_name(node) and (known is None or known.pool is not None)):
+            return {"error": f"{node} is a node of the cluster that Slurm does not lend"}
+        if row.node != node and not is_lent:
             return {"error": f"the word is for {row.node}: join as that, or ask for one for {node}"}
         if row.used_by and row.used_by != key:
             return {"error": "the word was used: nodemgr head word makes another"}
@@ -89,9 +99,11 @@ class NodeSessions:
             links = self._links()
             if links is not None and node in state.nodes:
                 links.forget(node)  # it has another key from now on
-            if self._engine.happens(events.AddNode(node, key, word)) is None:
+            own = said.get("user")
+            user = row.user or (own[:256] if isinstance(own, str) else "")
+            if self._engine.happens(events.AddNode(node, key, word, user, is_lent)) is None:
                 return {"error": messages.STORE_FAILS(fault=self._engine.store_fault)}
-            stderr_log.say(messages.NODE_JOINED(node=node))
+            stderr_log.say(f"{node} has joined the cluster")
         return {"head": head.name, "generation": head.generation}
 
     # -- a session --
@@ -103,7 +115,14 @@ class NodeSessions:
             self._is_bad(node, error)
             return
         self._orders.silent(node)
+        self._engine.hears_time(node, said.get("wall_ns"))
         self._engine.hears(event)
+        if event.shares is None and node not in self._whole:
+            self._whole.add(node)
+            stderr_log.say(
+                f"{node} does not report the shares of its GPUs: jobs get whole GPUs there",
+                f"upgrade {node}",
+            )
         if node in self._engine.state.sessions:
             self._orders.synced(node)
 
@@ -126,7 +145,14 @@ class NodeSessions:
         self._orders.silent(node)
 
     def _is_bad(self, node: str, error: BadFrame) -> None:
-        stderr_log.say(messages.BAD_FRAME(node=node, field=error))
+        """A line at the 1st, 2nd, 4th, 8th... time."""
+        self.bad[node] += 1
+        if (count := self.bad[node]) & (count - 1) == 0:
+            stderr_log.say(
+                f"{count} messages of {node} were left out: the last has no {error} of the right "
+                "form",
+                f"upgrade the head first, then {node}",
+            )
 
     # -- relayed orders --
 
@@ -141,24 +167,30 @@ class NodeSessions:
             raise BadFrame("env")
         who = Who(user, int(uid), int(gid), env)  # type: ignore[arg-type]
         answer = partial(self._answer, node, number)
+        row = self._engine.state.nodes[node]
+        leaves = (said.get("verb"), said.get("arguments")) == ("node_remove", {"node": node})
+        if row.user and env is None and not leaves:  # of its own manager, where it has one
+            named = [one for one in self._engine.state.envs if self._names(one, row.user)]
+            env = named[0] if len(named) == 1 else None
+            who = who._replace(env=env)
+        if row.user and not leaves and (user != row.user or not self._names(env, user)):
+            what = f"{node} is run by {row.user}, for whom alone it may ask, in an environment"
+            remedy = f"whose quota names {row.user} (nodemgr quota set --cluster)"
+            answer(OperationError(what, remedy, "forbidden"))
+            return
         self._verbs.asked(who, said.get("verb"), said.get("arguments", {}), answer)
+
+    def _names(self, env: str | None, user: str) -> bool:
+        row = self._engine.state.envs.get(env or "")
+        return row is not None and user in json.loads(row.quota).get("users", ())
 
     def _answer(self, node: str, number: int, answer: Any) -> None:
         """A node that is gone asks again."""
         links = self._links()
         if links is None:
             return
-        if isinstance(answer, OperationError):
-            links.say(node, "answer", id=number, refusal=answer.answer())
-            return
-        text = json.dumps(answer)
-        if len(text) <= PART_CHARS:
-            links.say(node, "answer", id=number, ok=answer)
-            return
-        pieces = [text[at : at + PART_CHARS] for at in range(0, len(text), PART_CHARS)]
-        for piece in pieces[:-1]:
-            links.say(node, "answer", id=number, part=piece)
-        links.say(node, "answer", id=number, last=pieces[-1])
+        for fields in pieces(number, answer):
+            links.say(node, "answer", **fields)
 
 
 def _is_id(value: object) -> bool:

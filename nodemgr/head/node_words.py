@@ -11,16 +11,22 @@ import re
 from typing import Any
 
 from nodemgr.core.cluster import events
+from nodemgr.core.cluster.entities import NodeGpu
 from nodemgr.core.cluster.events import NodeAnswer
-from nodemgr.core.model.entities import MS, Cause, JobState
-from nodemgr.edge.links.frames import Frame
+from nodemgr.core.model.entities import MS, WHOLE_PERCENT, Cause, JobState
+from nodemgr.edge.links.frames import VERSION, Frame
 
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,18}/c[0-9]{1,15}/[0-9]{1,10}", re.ASCII)
+_KEY = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,18}/c[0-9]{1,15}(\.[0-9]{1,10})?/[0-9]{1,10}",
+    re.ASCII,
+)
 MAX_NUMBER = 2**62
 MAX_GPUS = 1_024
 MAX_ROWS = 4_000
 """Twice the answers that a node keeps."""
 MAX_NAME_CHARS = 256
+MAX_SHARED = 1_024
+"""Tasks on one GPU, and their environments."""
 
 
 class BadFrame(ValueError):
@@ -29,6 +35,7 @@ class BadFrame(ValueError):
 
 def synced(node: str, session: int, said: Frame) -> events.Synced:
     """Raises BadFrame."""
+    _number({"version": said.get("version", 1)}, "version", VERSION)
     return events.Synced(
         node,
         session,
@@ -39,6 +46,8 @@ def synced(node: str, session: int, said: Frame) -> events.Synced:
         _others(said),
         _answers(said),
         tuple(str(model)[:MAX_NAME_CHARS] for model in _list(said, "models", MAX_GPUS)),
+        _lent(said),
+        shares(said),
     )
 
 
@@ -51,7 +60,49 @@ def report(node: str, session: int, said: Frame) -> events.NodeReport:
         _number(said, "gpus", MAX_GPUS),
         _others(said),
         _answers(said),
+        _lent(said),
+        shares(said),
     )
+
+
+def _lent(said: Frame) -> events.LentNode | None:
+    pool = said.get("pool")
+    if pool is None:
+        return None
+    if not isinstance(pool, dict):
+        raise BadFrame("pool")
+    left = None if pool.get("left_ms") is None else _number(pool, "left_ms", MAX_NUMBER // MS)
+    return events.LentNode(_number(pool, "pilot", MAX_NUMBER), left, pool.get("waits") is True)
+
+
+def shares(said: Frame) -> tuple[NodeGpu, ...] | None:
+    if said.get("shares") is None:
+        return None
+    return tuple(map(_share, _list(said, "shares", MAX_GPUS)))
+
+
+def _share(row: object) -> NodeGpu:
+    if not isinstance(row, dict):
+        raise BadFrame("shares")
+    defaults = {"percent": 0, "best_effort": 0, "tasks": 0, "most": MAX_SHARED, **row}
+    envs = dict(_pair(one, "envs", MAX_NUMBER) for one in _list(row, "envs", MAX_SHARED))
+    return NodeGpu(
+        _number(row, "memory", MAX_NUMBER), _number(row, "room", MAX_NUMBER),
+        _number(defaults, "percent", WHOLE_PERCENT), row.get("plain") is True,
+        _number(defaults, "best_effort", WHOLE_PERCENT), _number(defaults, "tasks", MAX_SHARED),
+        tuple(sorted(envs.items())),
+        tuple(
+            _number({"numbers": one}, "numbers", MAX_NUMBER)
+            for one in _list(row, "numbers", MAX_SHARED)
+        ),
+        _number(defaults, "most", MAX_SHARED),
+    )  # fmt: skip
+
+
+def _pair(row: object, name: str, most: int) -> tuple[str, int]:
+    if not isinstance(row, list) or len(row) != 2 or not isinstance(row[0], str):
+        raise BadFrame(name)
+    return row[0][:MAX_NAME_CHARS], _number({name: row[1]}, name, most)
 
 
 def _answers(said: Frame) -> tuple[NodeAnswer, ...]:
@@ -93,11 +144,7 @@ def _code(value: object) -> int | None:
 
 
 def _others(said: Frame) -> tuple[tuple[str, int], ...]:
-    found = {}
-    for row in _list(said, "others", MAX_ROWS):
-        if not isinstance(row, list) or len(row) != 2 or not isinstance(row[0], str):
-            raise BadFrame("others")
-        found[row[0][:MAX_NAME_CHARS]] = _number({"others": row[1]}, "others", MAX_GPUS)
+    found = dict(_pair(row, "others", MAX_GPUS) for row in _list(said, "others", MAX_ROWS))
     return tuple(sorted(found.items()))
 
 

@@ -7,11 +7,15 @@ added. Must not know: the asker, and the asker's rights.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from nodemgr.core.cluster.entities import ClusterJob, ClusterNode, ClusterStage, EndedJob
+from nodemgr.core.cluster.gpu_shares import used_of
 from nodemgr.core.cluster.state import QUEUE, ClusterState
-from nodemgr.core.model.entities import MS, TaskClass
+from nodemgr.core.model import array_rows, job_ids
+from nodemgr.core.model import messages as job_messages
+from nodemgr.core.model.entities import MS
 from nodemgr.core.views.job_rows import exit_of
 
 S = 1_000_000_000
@@ -26,12 +30,12 @@ def living(state: ClusterState, job: ClusterJob, now_ns: int, silent_s: int | No
     began_ns = None if row is None else row.began_ns
     return {
         **_spec(job),
-        "id": job.job_id,
+        "id": array_rows.waiting(job),
         "request": None,
         "position": None,
         "cause": None,
         "reason": why(state, job, silent_s),
-        "state": SHOWN_STATES.get(job.stage, job.stage.value),
+        "state": state_of(job),
         "node": None if row is None else row.node,
         "pids": [],
         "users": [job.user],
@@ -41,7 +45,7 @@ def living(state: ClusterState, job: ClusterJob, now_ns: int, silent_s: int | No
         "since": job.submitted_wall_ns // S,
         "waited_seconds": max(0, now_ns - job.queued_ns) // S if waits else None,
         "duration_seconds": None if began_ns is None else max(0, now_ns - began_ns) // S,
-        "after": [],
+        "after": list(job.after),
         "resumes": None,
         "receives": [],
         "attempts": [],
@@ -49,12 +53,16 @@ def living(state: ClusterState, job: ClusterJob, now_ns: int, silent_s: int | No
     }
 
 
+def state_of(job: ClusterJob) -> str:
+    return SHOWN_STATES.get(job.stage, job.stage.value)
+
+
 def _spec(job: ClusterJob) -> dict[str, Any]:
     limit_ms = job.time_limit_ms
     unset = dict.fromkeys(
         (
-            "gpus_min", "gpus_max", "memory_named_bytes", "memory_min_bytes", "memory_max_bytes",
-            "compute_percent", "cpus", "host_memory_bytes", "predicted", "place", "peak_bytes",
+            "gpus_min", "gpus_max", "memory_min_bytes", "memory_max_bytes", "cpus",
+            "host_memory_bytes", "predicted", "place", "peak_bytes",
             "utilization_percent", "expected_start", "expected_start_low", "expected_start_high",
             "expected_spread_seconds", "expected_by",
         )
@@ -62,15 +70,17 @@ def _spec(job: ClusterJob) -> dict[str, Any]:
     return {
         **unset,
         "job": job.job_id,
-        "jobs": 1,
-        "indices": None,
+        "jobs": job.size,
+        "indices": array_rows.shown(job.indices) or None,
         "env": job.env,
         "user": job.user,
         "name": job.name,
         "command": job.command,
         "gpus": job.gpus,
         "elastic": False,
-        "class": TaskClass.NORMAL.value,
+        "class": job.task_class.value,
+        "compute_percent": job.compute_percent,
+        "memory_named_bytes": job.memory_bytes,
         "time_limit_seconds": None if limit_ms is None else limit_ms // 1_000,
         "priority": QUEUE,
         "restarts": job.restarts,
@@ -90,6 +100,10 @@ def why(state: ClusterState, job: ClusterJob, silent_s: int | None) -> str:
         )
     if row is not None:
         return f"{row.node} has it, and begins it there" if row.began_ns is None else ""
+    if job.stage is ClusterStage.HELD:
+        return job_messages.HELD(why=f"held by {job.held_by}", job=job.array)
+    if job.stage is ClusterStage.DEPENDENCY:
+        return f"waits for {', '.join(job.after[:5])} to end well"
     head = state.counters[""]
     if head.is_copy:
         return "the head's store is an older copy: nodemgr head restore"
@@ -102,15 +116,15 @@ def why(state: ClusterState, job: ClusterJob, silent_s: int | None) -> str:
     if env is None:
         return f"environment {job.env} is gone"
     used = used_of(state, job.env)
-    if job.stage is ClusterStage.QUEUED and used + job.gpus > env.gpus:
+    if job.stage is not ClusterStage.QUEUED:
+        return ""
+    if used + (0 if job.shares else job.gpus) > env.gpus:
         return f"environment {job.env} uses {used} of its {env.gpus} GPUs in the cluster"
-    return "no node has the GPUs free" if job.stage is ClusterStage.QUEUED else ""
-
-
-def used_of(state: ClusterState, env: str) -> int:
-    """The GPUs of its assignments and of its interactive tasks."""
-    others = sum(gpus for node in state.nodes.values() for name, gpus in node.others if name == env)
-    return others + state.env_gpus.get(env, 0)
+    if not job.shares:
+        return "no node has the GPUs free"
+    earlier = sorted(state.sessions.keys() - state.shares.keys())[:5]
+    alone = f" ({', '.join(earlier)} of whole GPUs alone: upgrade)" if earlier else ""
+    return f"no node has the share of its GPUs free{alone}"
 
 
 def ended(row: EndedJob) -> dict[str, Any]:
@@ -141,12 +155,13 @@ def ended(row: EndedJob) -> dict[str, Any]:
     }
 
 
-def outcome(row: EndedJob) -> dict[str, Any]:
-    """As a row of job_wait."""
-    job = row.job
-    code = exit_of(job.stage.value, row.exit_code, row.signal)
+def outcome(name: str, past: Sequence[EndedJob]) -> dict[str, Any]:
+    """As a row of job_wait: of an array the first that did not end well."""
+    codes = [exit_of(row.job.stage.value, row.exit_code, row.signal) for row in past]
+    at = next((at for at, code in enumerate(codes) if code != 0), 0)
+    row, job = past[at], past[at].job
     return {
-        "job": job.job_id, "of": job.job_id, "state": job.stage.value, "exit": code,
+        "job": name, "of": job.job_id, "state": job.stage.value, "exit": codes[at],
         "why": row.why,
     }  # fmt: skip
 
@@ -158,19 +173,26 @@ def node(state: ClusterState, row: ClusterNode, silent_s: int | None) -> dict[st
     up = row.name in state.sessions
     return {
         "node": row.name,
-        "state": "lost" if row.lost else "drained" if row.drained else "up" if up else "silent",
+        "state": _node_state(row, up),
         "up": up,
         "drained": row.drained,
         "why": row.why,
+        "user": row.user or None,
         "silent_seconds": silent_s,
         "gpus": row.gpus,
         "models": list(row.models),
         "gpus_of_jobs": sum(one.gpus for one in rows if one.began_ns is not None),
         "gpus_of_others": sum(gpus for _, gpus in row.others),
-        "jobs": sorted((one.job_id for one in rows), key=lambda job: int(job[1:])),
+        "jobs": sorted((one.job_id for one in rows), key=job_ids.listed),
         "given_up": sorted(strays),
         "unknown": sorted(unknown),
     }
+
+
+def _node_state(row: ClusterNode, up: bool) -> str:
+    if row.pool is not None and not row.pool.pilot and not row.lost:
+        return "slurm"  # Slurm has it
+    return "lost" if row.lost else "drained" if row.drained else "up" if up else "silent"
 
 
 def env(state: ClusterState, name: str) -> dict[str, Any]:

@@ -16,19 +16,20 @@ import secrets
 import shutil
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import zmq
 
-from client_plugin.messages.form import MessageLine, stated
+from client_plugin.messages.form import stated
 from nodemgr.core.cluster import events
 from nodemgr.core.cluster.entities import Counters
 from nodemgr.core.cluster.head import step
+from nodemgr.core.cluster.pilots import PoolConfig
 from nodemgr.core.cluster.state import ClusterState
 from nodemgr.core.model.encoding import EncodingError
-from nodemgr.edge.admin.control_server import ControlServer
-from nodemgr.edge.host import rundir, stderr_log
+from nodemgr.edge.host import descriptors, rundir, stderr_log
 from nodemgr.edge.host.clock import Clock, RealClock
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.host.systemd import ServiceManager, Watchdog
@@ -37,12 +38,14 @@ from nodemgr.edge.links.head_links import HeadLinks
 from nodemgr.edge.store import node_time
 from nodemgr.edge.store.database import CommitHook, StoreFailed
 from nodemgr.edge.store.migrations import StoreUnusable
+from nodemgr.head.control_socket import ControlSocket
 from nodemgr.head.engine import HeadEngine, Links
 from nodemgr.head.node_orders import NodeOrders
 from nodemgr.head.node_sessions import NodeSessions
+from nodemgr.head.pool_keeper import PoolKeeper
+from nodemgr.head.slurm import Slurm
 from nodemgr.head.store import HeadStore
 from nodemgr.head.verbs import HeadVerbs
-from nodemgr.messages import head as messages
 
 SETTINGS_FILE, KEY_FILE = "settings.json", "key"
 GROUP = "nodemgr"
@@ -52,12 +55,18 @@ class HeadSettings(NamedTuple):
     name: str
     address: str = ""
     """HOST:PORT; "": it listens on none."""
+    pool: PoolConfig | None = None
+    """The nodes that Slurm lends."""
+
+    def text(self) -> str:
+        pool = None if self.pool is None else asdict(self.pool)
+        return json.dumps({**self._asdict(), "pool": pool}, indent=2) + "\n"
 
 
 class HeadFault(Exception):
     """The head cannot start. The message is one line, with the remedy."""
 
-    def __init__(self, line: MessageLine) -> None:
+    def __init__(self, line: str) -> None:
         super().__init__(line)
         self.line = line
 
@@ -66,7 +75,11 @@ def read_settings(directory: Path) -> HeadSettings:
     """Raises HeadFault."""
     try:
         said = json.loads((directory / SETTINGS_FILE).read_text())
-        return HeadSettings(str(said["name"]), str(said.get("address", "")))
+        pool = said.get("pool")
+        if pool is not None:
+            listed = {name: tuple(pool[name]) for name in ("always", "options") if name in pool}
+            pool = PoolConfig(**{**pool, **listed})
+        return HeadSettings(str(said["name"]), str(said.get("address", "")), pool)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HeadFault(
             stated(
@@ -77,8 +90,8 @@ def read_settings(directory: Path) -> HeadSettings:
         ) from None
 
 
-def make(directory: Path, name: str, address: str) -> HeadSettings:
-    """Makes a head's directory, or gives the one that is there another address.
+def make(directory: Path, name: str, address: str, pool: PoolConfig | None = None) -> HeadSettings:
+    """Makes a head's directory, or gives the one that is there another address or pool.
 
     The name gets a sign of its own, so that keys of two heads of one name are never the same.
     Raises RunDirError, HeadFault.
@@ -86,9 +99,9 @@ def make(directory: Path, name: str, address: str) -> HeadSettings:
     rundir.own_directory(directory, 0o700)
     if (directory / SETTINGS_FILE).exists():
         before = read_settings(directory)
-        settings = before._replace(address=address or before.address)
+        settings = before._replace(address=address or before.address, pool=pool or before.pool)
     else:
-        settings = HeadSettings(f"{name}-{secrets.token_hex(3)}", address)
+        settings = HeadSettings(f"{name}-{secrets.token_hex(3)}", address, pool)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, rundir.lock_state(directory))
         keys.load(directory / KEY_FILE)
@@ -98,9 +111,7 @@ def make(directory: Path, name: str, address: str) -> HeadSettings:
             clock = RealClock()
             first = ("counters", "", Counters(settings.name))
             store.commit([first], clock.monotonic_ns(), clock.wall_ns())
-    rundir.replace(
-        directory / SETTINGS_FILE, json.dumps(settings._asdict(), indent=2) + "\n", 0o600
-    )
+    rundir.replace(directory / SETTINGS_FILE, settings.text(), 0o600)
     return settings
 
 
@@ -127,10 +138,11 @@ class HeadService:
         self.directory, self.run_dir = directory, run_dir
         self.clock = clock or RealClock()
         self._hook, self._make_links = hook, make_links or self._listen
-        self.loop, _ = new_loop()
+        self.loop, self._selector = new_loop()
         self._closing = contextlib.ExitStack()
         self._supervisor = ServiceManager(os.environ)
         self.links: Links | None = None
+        self.pool: PoolKeeper | None = None
         self.settings: HeadSettings
         self.engine: HeadEngine
         self.verbs: HeadVerbs
@@ -160,25 +172,43 @@ class HeadService:
         store = opened(self.directory, self._hook)
         stack.callback(store.close)
         node_time.go_on(self.clock, store)
-        state: ClusterState = store.state(self.settings.name)
-        control = ControlServer(self.loop, self.run_dir, GROUP)
-        stack.callback(control.close)
+        state = store.state(self.settings.name)
         self.engine = HeadEngine(self.loop, self.clock, store, state, lambda: self.links)
         stack.callback(self.engine.close)
         orders = NodeOrders(state, lambda: self.links)
-        self.verbs = HeadVerbs(self.engine, store, self.clock, orders)
+        lent = 0 if self.settings.pool is None else self.settings.pool.gpus
+        self.verbs = HeadVerbs(self.engine, store, self.clock, orders, lent)
         own = keys.load(self.directory / KEY_FILE)
         self.sessions = NodeSessions(
             self.engine, self.clock, orders, self.verbs, lambda: self.links, own.public
         )
+        control = ControlSocket(
+            self.loop, self._selector, self.clock, self.run_dir / rundir.CONTROL_SOCKET, GROUP,
+            self.sessions.of_admin,
+        )  # fmt: skip
+        stack.callback(control.close)
         self.links = self._make_links(self.sessions)
-        control.start(self.sessions.of_admin)
+        if self.settings.pool is not None:
+            self.pool = self._open_pool(self.settings.pool, own.public)
+            stack.callback(self.pool.close)
+
+    def _open_pool(self, config: PoolConfig, own_public: str) -> PoolKeeper:
+        address = self.settings.address
+        if isinstance(self.links, HeadLinks):
+            address = f"{address.rpartition(':')[0]}:{self.links.address.rpartition(':')[2]}"
+        slurm = Slurm(self.settings.name, config, address)
+        return PoolKeeper(
+            self.loop, self.clock, self.engine, lambda: self.links, own_public, config, slurm
+        )
 
     def _listen(self, sessions: NodeSessions) -> Links | None:
         state = self.engine.state
         head = state.counters[""]
         if not self.settings.address:
-            stderr_log.say(messages.HEAD_LISTENS_NOWHERE(head=head.name))
+            stderr_log.say(
+                f"head {head.name} has no address, so no node can reach it",
+                "name one with nodemgr head setup --address HOST:PORT",
+            )
             return None
         links = HeadLinks(
             self.loop,
@@ -190,12 +220,14 @@ class HeadService:
             sessions,
         )
         stderr_log.say(
-            messages.HEAD_LISTENS(head=head.name, generation=head.generation, address=links.address)
+            f"head {head.name} (generation {head.generation}) is ready: nodes reach it at "
+            f"{links.address}"
         )
         return links
 
     def run(self) -> None:
         """Until SIGTERM, SIGINT or SIGHUP."""
+        descriptors.raise_limit()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.add_signal_handler(number, self.loop.stop)
         self._supervisor.notify("READY=1")
@@ -253,7 +285,7 @@ def restore(directory: Path, copy: Path | None) -> list[str]:
         try:
             node_time.go_on(clock, store)
             state = store.state(settings.name)
-            made_ns = int(store.meta().get("wall_ns", "0"))
+            made_ns = store.wall_seen_ns()
             made = step(state, events.Restored(generation), clock.monotonic_ns())
             store.commit(made.saved, clock.monotonic_ns(), clock.wall_ns())
             made.apply()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from client_plugin import fields
 from nodemgr.core.cluster.entities import (
     ClusterEnv,
     ClusterJob,
@@ -22,8 +23,9 @@ from nodemgr.core.cluster.entities import (
     GivenJob,
     JoinWord,
 )
-from nodemgr.core.cluster.state import ClusterState, StoredRow, restore
-from nodemgr.core.model import encoding
+from nodemgr.core.cluster.pilots import Pilot
+from nodemgr.core.cluster.state import ClusterDraft, StoredRow, restore
+from nodemgr.core.model import array_rows, encoding, job_ids
 from nodemgr.core.model.entities import Config
 from nodemgr.core.model.values import replace
 from nodemgr.edge.host import stderr_log
@@ -31,7 +33,6 @@ from nodemgr.edge.store import migrations
 from nodemgr.edge.store.database import CLOCK_SEEN, CommitBatch, CommitHook, Store, StoreFailed
 from nodemgr.edge.store.history_rows import Bounds, HistoryRow, PayloadRow
 from nodemgr.edge.store.migrations import Lineage
-from nodemgr.messages import manager_log as log
 
 LINEAGE = Lineage(0x4E4D4844, frozenset(), (migrations.head_tables,))  # "NMHD"
 KINDS: Mapping[str, Any] = {
@@ -41,6 +42,7 @@ KINDS: Mapping[str, Any] = {
     "assignment": GivenJob,
     "counters": Counters,
     "word": JoinWord,
+    "pilot": Pilot,
 }
 WALL_SEEN = "wall_ns"
 """The fact with the wall time of the last commit: of a copy, when it was made."""
@@ -69,7 +71,8 @@ class HeadStore:
         for kind, key, row in saved:
             if isinstance(row, EndedJob):
                 batch.history[key] = _history(row, wall_ns)
-                batch.specs[key] = row.job.env
+                if row.is_last:
+                    batch.specs[row.job.array] = row.job.env
             else:
                 value = None if row is None else encoding.encode_as(KINDS[kind], row)
                 batch.current[kind, key] = value
@@ -78,7 +81,7 @@ class HeadStore:
         batch.meta = {CLOCK_SEEN: str(now_ns), WALL_SEEN: str(wall_ns)}
         self._store.commit(batch, durable=True)
 
-    def state(self, name: str, config: Config | None = None) -> ClusterState:
+    def state(self, name: str, config: Config | None = None) -> ClusterDraft:
         """The state of the rows. Raises encoding.EncodingError, StoreFailed."""
         rows: list[StoredRow] = []
         for kind, key, text in self._store.current():
@@ -93,12 +96,23 @@ class HeadStore:
         return None if found is None else json.loads(found[1])
 
     def job_of_key(self, env: str, key: str) -> str | None:
-        """An ended job that was submitted under this key."""
-        return self._store.job_of_key(env, key)
+        """An ended job, or array, that was submitted under this key."""
+        found = self._store.job_of_key(env, key)
+        return None if found is None else job_ids.array_of(found) or found
 
-    def ended(self, job_id: str) -> EndedJob | None:
-        found = self._store.history_of(job_id, 1)
-        return _ended(found[0][1]) if found and found[0][0] == job_id else None
+    def ended(self, name: str) -> list[EndedJob]:
+        """A job, or what has ended of an array."""
+        found = [_ended(text) for _, text in self._store.history_of(name, fields.MAX_ARRAY)]
+        return [
+            row if one is row.job else replace(row, job=one)
+            for row in found
+            if (one := _named(row.job, name)) is not None
+        ]
+
+    def states(self, env: str, name: str) -> list[str]:
+        """The states in which it, or what has ended of an array, has ended."""
+        found = [(row.job.env, row.job.stage.value) for row in self.ended(name)]
+        return [state for there, state in found if there == env]
 
     def history(
         self, env: str | None, since_wall_ns: int, before: int | None, limit: int
@@ -121,6 +135,10 @@ class HeadStore:
     def meta(self) -> Mapping[str, str]:
         return self._store.meta()
 
+    def wall_seen_ns(self) -> int:
+        """The wall time of the last change."""
+        return int(self.meta().get(WALL_SEEN, 0))
+
     def events(self, _since: int | None, _limit: int) -> list[dict[str, Any]]:
         return []
 
@@ -130,7 +148,7 @@ class HeadStore:
         try:
             self._store.commit(batch)
         except StoreFailed as error:
-            stderr_log.say(log.EFFECT_FAILED(effect=name, error=error))
+            stderr_log.say(f"{name} failed: {error}", "`nodemgr doctor` looks for the cause")
 
     def close(self) -> None:
         self._store.close()
@@ -147,9 +165,14 @@ def _history(ended: EndedJob, wall_ns: int) -> HistoryRow:
         job.command,
         ended.ran_ms if is_done else None,
         job.submit_key,
-        job.job_id,
+        job.array,
         encoding.encode_as(EndedJob, row),
     )
+
+
+def _named(job: ClusterJob, name: str) -> ClusterJob | None:
+    """The job that a row of the history has under this name."""
+    return job if name in (job.job_id, job.array) else array_rows.within(job, name)
 
 
 def _ended(text: str) -> EndedJob:

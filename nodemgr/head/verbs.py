@@ -1,7 +1,7 @@
 """The head's verbs: one table for its own socket and for what nodes relay of their users.
 
-Knows: the right to each verb (here and nowhere else), how a submission is judged. Must not know:
-sockets, frames, which node a job gets.
+Knows: the right to each verb (here and nowhere else). Must not know: sockets, frames, which node a
+job gets, what a submission is refused for (submissions.py).
 
 A user's verb comes with the environment of the socket on which it was said: its node vouches for
 the caller as the kernel named it. A user acts on that environment; jobs of others are reported as
@@ -11,17 +11,21 @@ absent. An order without an environment is an administrator's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 from client_plugin import fields
-from client_plugin.messages.form import stated
+from client_plugin.messages.form import relayed
 from client_plugin.ways.nearest import did_you_mean
-from nodemgr.core.cluster import events
+from nodemgr.core.cluster import events, job_orders
 from nodemgr.core.cluster.entities import ClusterJob, EndedJob
+from nodemgr.core.cluster.state import QUEUE
+from nodemgr.core.model import array_rows, job_ids
 from nodemgr.edge.api import job_arguments as kinds
-from nodemgr.edge.host import stderr_log
+from nodemgr.edge.api.bulk_actions import Wanted
+from nodemgr.edge.api.verb_table import ADMIN, Right, answer_to, rows_of, verb
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.rpc.operation import (
     Argument,
@@ -29,6 +33,7 @@ from nodemgr.edge.rpc.operation import (
     OperationError,
     Reply,
     check,
+    choice,
     env_name,
     flag,
     integer,
@@ -38,122 +43,96 @@ from nodemgr.edge.rpc.operation import (
     text,
 )
 from nodemgr.edge.store.database import StoreFailed
-from nodemgr.head import rows
+from nodemgr.head import health, rows
 from nodemgr.head.engine import HeadEngine
 from nodemgr.head.node_orders import NodeOrders
 from nodemgr.head.store import HeadStore
+from nodemgr.head.submissions import (
+    MANY,
+    SUBMISSION,
+    NewJob,
+    Submissions,
+    Who,
+    job_name,
+    job_names,
+)
 from nodemgr.messages import head as messages
-from nodemgr.messages.orders import INTERNAL_FAULT, UNKNOWN_VERB
 
 S = 1_000_000_000
-MAX_PAYLOAD_BYTES = 900_000
-"""A command and its variables in JSON: a frame to a node is no longer than 1 MiB."""
-LATER = {
-    "after": "jobs that wait for others", "array": "arrays", "hold": "held jobs",
-    "gpus_max": "ranges of GPUs", "leader": "elastic jobs", "compute_percent": "shares of GPUs",
-    "priority": "queues", "deadline_ms": "deadlines", "memory_max_bytes": "ranges of memory",
+MAX_WAITS = 1_000
+"""For one job. Those of askers that are gone stay until it has ended."""
+
+MATCHED_AT_ONCE = 250
+"""So many rows are looked at in one answer to a filter."""
+ORDERS: dict[str, Callable[[str], job_orders.JobOrder]] = {
+    "withdraw": events.Withdraw, "hold": events.HoldWaiting, "free": events.Unhold,
+    "requeue": events.Requeue,
 }  # fmt: skip
-"""Fields of a submission that a head does not know yet, as people call them."""
-OF_THE_HEAD = ("key", "gpus", "max_restarts", "features", "recognised")
-"""Arguments that no node gets; `gpus` goes with its default filled in."""
 
 
-class Who(NamedTuple):
-    """The caller. `env` None: an administrator."""
-
-    name: str
-    uid: int
-    gid: int
-    env: str | None
-
-
-class HeadVerb(NamedTuple):
-    arguments: Mapping[str, Argument]
-    perform: Callable[[Who, dict[str, Any]], Any]
-    users: bool = False
-    """Also for users."""
-
-
-def _job(value: object) -> str:
-    if not isinstance(value, str) or not value[:1] == "c" or not value[1:].isdecimal():
-        raise OperationError(messages.NOT_CLUSTER_JOB())
-    return value
-
-
-def _jobs(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not 0 < len(value) <= kinds.MAX_JOBS_NAMED:
-        raise OperationError(messages.NOT_CLUSTER_JOBS(limit=kinds.MAX_JOBS_NAMED))
-    return tuple(dict.fromkeys(map(_job, value)))
-
-
-def _queue(value: object) -> str:
-    return kinds.queue(value)
-
-
-SUBMISSION = {
-    "argv": Argument(kinds.argv, required=True),
-    "cwd": Argument(kinds.directory, required=True),
-    "environ": Argument(kinds.environ, required=True),
-    "umask": Argument(kinds.umask),
-    "key": Argument(kinds.key, required=True),
-    "leader": Argument(lambda value: value),
-    "features": Argument(lambda value: value),
-    "recognised": Argument(lambda value: value),
-    **{row.name: of_field(row, kinds.OF_KIND, is_wish=True) for row in fields.ORDERED},
-}
 _PLAIN = members(lambda _name: 0, lambda _name: 0)
 """A user need not be known on the head's machine."""
 ENV = {
     "env": Argument(env_name, required=True),
     "per_node": Argument(optional(integer(0, 1_024))),
-    **{row.name: of_field(row, {fields.QUEUE: _queue}) for row in fields.QUOTA if row.is_ordered},
+    **{
+        row.name: of_field(row, {fields.QUEUE: kinds.queue})
+        for row in fields.QUOTA
+        if row.is_ordered
+    },
     **_PLAIN,
 }
+
+
+USER, USERS = Right.ENV, Right.ENV | Right.ADMIN
+"""A verb of USERS is one of administrators, too."""
+CURSOR = Argument(optional(kinds.cursor))
+SCOPE = {"env": Argument(optional(env_name))}
+PAGE = {**SCOPE, "limit": Argument(kinds.limit)}
+JOB = {"job": Argument(job_name, required=True)}
+JOBS = {"jobs": Argument(job_names, required=True)}
+ORDER = {"order": Argument(choice(*ORDERS), required=True)}
+NODE = {"node": Argument(text, required=True)}
+FILTER = {
+    **SCOPE, **ORDER, "after": CURSOR, "name": Argument(kinds.name), "state": Argument(text),
+    "user": Argument(text), "mine": Argument(flag),
+}  # fmt: skip
+MOVE = {**JOB, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)}
+PIECE = {
+    **JOB, "offset": Argument(kinds.cursor), "wait": Argument(flag),
+    "attempt": Argument(optional(kinds.number)),
+}  # fmt: skip
+PAST = {**PAGE, "before": CURSOR, "since_wall_ns": Argument(integer(0, 2**63 - 1))}
+
+
+def _place(job_id: str) -> int:
+    """By submission, then by index."""
+    number, index = job_ids.listed(job_id)
+    return (number << 32) + index + 1
+
+
+def _behind(place: int | None) -> tuple[int, int]:
+    return (-1, -1) if place is None else (place >> 32, (place & 0xFFFF_FFFF) - 1)
 
 
 class HeadVerbs:
     """The verbs, on an engine."""
 
     def __init__(
-        self, engine: HeadEngine, store: HeadStore, clock: Clock, orders: NodeOrders
+        self,
+        engine: HeadEngine,
+        store: HeadStore,
+        clock: Clock,
+        orders: NodeOrders,
+        lent_gpus: int = 0,
     ) -> None:
+        """`lent_gpus`: those of a node that Slurm may lend."""
         self._engine, self._store, self._clock, self._orders = engine, store, clock, orders
+        self._submissions = Submissions(engine.state, store, lent_gpus)
         self._waits: dict[str, list[Callable[[], None]]] = {}
         """By job, what looks again when it has ended."""
         engine.on_ended.append(self._ended)
-        self.table = self._table()
-
-    def _table(self) -> Mapping[str, HeadVerb]:
-        scope = {"env": Argument(optional(env_name))}
-        paged = {**scope, "limit": Argument(kinds.limit)}
-        job = {"job": Argument(_job, required=True)}
-        node = {"node": Argument(text, required=True)}
-        piece = {
-            "offset": Argument(kinds.cursor), "wait": Argument(flag),
-            "attempt": Argument(optional(kinds.number)),
-        }  # fmt: skip
-        cursor = Argument(optional(kinds.cursor))
-        past = {"before": cursor, "since_wall_ns": Argument(integer(0, 2**63 - 1))}
-        return {
-            "cluster_submit": HeadVerb(SUBMISSION, self._submit, users=True),
-            "cluster_queue": HeadVerb({**paged, "after": cursor}, self._queue, users=True),
-            "cluster_show": HeadVerb(job, self._show, users=True),
-            "cluster_wait": HeadVerb(
-                {"jobs": Argument(_jobs, required=True)}, self._wait, users=True
-            ),
-            "cluster_cancel": HeadVerb(job, self._cancel, users=True),
-            "cluster_logs": HeadVerb({**job, **piece}, self._logs, users=True),
-            "cluster_history": HeadVerb({**paged, **past}, self._history, users=True),
-            "cluster_status": HeadVerb({}, self._status, users=True),
-            "node_list": HeadVerb({}, self._nodes, users=True),
-            "node_show": HeadVerb(node, self._node, users=True),
-            "node_drain": HeadVerb({**node, "note": Argument(text)}, self._drain),
-            "node_resume": HeadVerb(node, self._resume),
-            "node_lost": HeadVerb(node, self._lost),
-            "node_remove": HeadVerb(node, self._remove),
-            "env_set": HeadVerb(ENV, self._env_set),
-            "env_list": HeadVerb({}, self._envs, users=True),
-        }
+        self.rows = rows_of([self])
 
     # -- the two ways --
 
@@ -163,129 +142,73 @@ class HeadVerbs:
 
     def asked(self, who: Who, verb: object, given: object, reply: Reply) -> None:
         """Calls `reply` once, with the answer or an OperationError."""
-        try:
-            row = self.table.get(verb) if isinstance(verb, str) else None
-            if row is None:
-                known = ", ".join(sorted(self.table))
-                raise OperationError(UNKNOWN_VERB(verb=str(verb)[:40], known=known))
-            if who.env is not None and not row.users:
-                raise OperationError(messages.ADMINS_OF_CLUSTER(verb=verb))
-            answer = row.perform(who, check(row.arguments, given))
-        except OperationError as error:
-            answer = error
-        except StoreFailed as error:
-            answer = OperationError(messages.STORE_FAILS(fault=error), "store")
-        except Exception as error:  # an answer is owed in any case
-            stderr_log.fault("in an order", error)
-            answer = OperationError(INTERNAL_FAULT(error=repr(error)), "internal")
-        if isinstance(answer, Later):
-            answer.begin(reply)
-        else:
-            reply(answer)
+        answer_to(lambda: self._perform(who, verb, given), reply)
 
-    def _happens(self, event: events.ClusterEvent, payload: dict[str, Any] | None = None) -> None:
-        if self._engine.happens(event, payload) is None:
-            raise OperationError(messages.STORE_FAILS(fault=self._engine.store_fault), "store")
+    def _perform(self, who: Who, verb: object, given: object) -> Any:
+        row = self.rows.get(verb) if isinstance(verb, str) else None
+        if row is None:
+            known = ", ".join(sorted(self.rows))
+            raise OperationError(
+                f"unknown verb {str(verb)[:40]!r}", f"the verbs are {known}", "usage"
+            )
+        if who.env is not None and not row.who & USER:
+            raise OperationError(
+                f"{verb} is an order of administrators of the cluster",
+                "give it as root on a node, or on the head's machine",
+                "forbidden",
+            )
+        try:
+            return row.perform(who, check(row.arguments, given))
+        except StoreFailed as error:
+            raise OperationError(messages.STORE_FAILS(fault=error), code="store") from None
+
+    def _happens(self, event: events.ClusterEvent, payloads: Sequence[dict[str, Any]] = ()) -> None:
+        if self._engine.happens(event, payloads) is None:
+            raise OperationError(messages.STORE_FAILS(fault=self._engine.store_fault), code="store")
 
     # -- submitting --
 
+    @verb("cluster_submit", USERS, SUBMISSION)
     def _submit(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        if who.env is None:
-            raise OperationError(
-                stated("no environment is named", "submit on a node, in an environment", "usage")
-            )
-        state, key = self._engine.state, f"{who.uid}:{given['key']}"
-        there = state.submitted.get((who.env, key)) or self._store.job_of_key(who.env, key)
-        if there is not None:
-            return {"job": there}
-        gpus = self._judge(who, given)
-        name = given.get("name") or kinds.name_of(given["argv"][0])
-        payload = {k: v for k, v in given.items() if k not in OF_THE_HEAD and v is not None}
-        payload |= {
-            "user": who.name, "uid": who.uid, "gid": who.gid, "gpus": gpus, "name": name,
-        }  # fmt: skip
-        if len(json.dumps(payload)) > MAX_PAYLOAD_BYTES:
-            raise OperationError(
-                stated(
-                    f"the command and its variables are longer than {MAX_PAYLOAD_BYTES} bytes",
-                    "put them into a file",
-                    "usage",
-                )
-            )
-        self._happens(
-            events.Submit(
-                who.env, who.name, gpus, given.get("time_limit_ms"),
-                given.get("max_restarts") or 0, uid=who.uid, name=name,
-                command=kinds.command_line(given["argv"]), submit_key=key,
-                wall_ns=self._clock.wall_ns(),
-            ),
-            payload,
-        )  # fmt: skip
-        return {"job": f"c{state.counters[''].job}"}
+        new = self._submissions.read(who, given, self._clock.wall_ns())
+        if isinstance(new, NewJob):
+            self._happens(events.Submit((new.job,)), [new.payload])
+            new = f"c{self._engine.state.counters[''].job}"
+        return {"job": new}
 
-    def _judge(self, who: Who, given: dict[str, Any]) -> int:
-        """The number of GPUs. Raises OperationError: the job can never run, or not yet."""
-        state = self._engine.state
-        env = state.envs.get(who.env or "")
-        if env is None:
-            meant = did_you_mean(who.env or "", state.envs)
-            raise OperationError(
-                stated(
-                    f"the cluster has no environment {who.env}{meant}",
-                    "an administrator makes it (nodemgr quota set --cluster); submit on this node "
-                    "with --here",
-                    "unknown_env",
-                )
-            )
-        for field, what in LATER.items():
-            if given.get(field) not in (None, False, (), ""):
-                raise OperationError(messages.LATER_HERE(what=what))
-        known = state.users.get(who.name)
-        if known is not None and known[0] != who.uid:
-            raise OperationError(
-                stated(
-                    f"user {who.name} has uid {who.uid} on this node, and uid {known[0]} where its "
-                    "jobs in the cluster were submitted",
-                    "an administrator gives the user one uid on all nodes",
-                    "refused",
-                )
-            )
-        most = env.gpus if env.per_node is None else min(env.gpus, env.per_node)
-        quota = json.loads(env.quota)
-        gpus = given.get("gpus")
-        if gpus is None:
-            gpus = quota.get("default_gpus")
-        largest = max((node.gpus for node in state.nodes.values()), default=0)
-        gpus = min(most, largest) if gpus is None else gpus
-        if gpus > most:
-            raise OperationError(
-                stated(
-                    f"{gpus} GPUs are more than {env.name} may use ({most} on one node)",
-                    "ask for fewer",
-                    "quota",
-                )
-            )
-        if gpus > largest:
-            raise OperationError(
-                stated(
-                    f"{gpus} GPUs are more than any node has ({largest})",
-                    "ask for fewer",
-                    "quota",
-                )
-            )
-        return int(gpus)
+    @verb("cluster_submit_many", USERS, MANY)
+    def _submit_many(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """One commit. Answers for each job, in order, with its id or the reason for refusal."""
+        read = self._submissions.read_many(who, given, self._clock.wall_ns())
+        new = [one for one in read if isinstance(one, NewJob)]
+        if new:
+            jobs = tuple(one.job for one in new)
+            self._happens(events.Submit(jobs), [one.payload for one in new])
+        number = self._engine.state.counters[""].job - len(new)
+        rows_of: list[dict[str, Any]] = []
+        for one in read:
+            if isinstance(one, OperationError):
+                rows_of.append(one.answer())
+                continue
+            number += isinstance(one, NewJob)
+            rows_of.append({"job": f"c{number}" if isinstance(one, NewJob) else one})
+        return {"jobs": rows_of}
 
     # -- jobs --
 
-    def _living(self, who: Who, job_id: str) -> ClusterJob | None:
-        job = self._engine.state.jobs.get(job_id)
-        return job if job is not None and who.env in (None, job.env) else None
+    def _living(self, who: Who, name: str) -> list[ClusterJob]:
+        """The job, or what lives of an array."""
+        return [job for job in self._engine.state.living(name) if who.env in (None, job.env)]
 
-    def _past(self, who: Who, job_id: str) -> EndedJob:
-        """Raises OperationError."""
-        found = self._store.ended(job_id)
-        if found is None or who.env not in (None, found.job.env):
-            raise OperationError(messages.NOT_IN_CLUSTER(job=job_id))
+    def _past(self, who: Who, name: str) -> list[EndedJob]:
+        """The same of what has ended. Raises OperationError if there is neither."""
+        found = [row for row in self._store.ended(name) if who.env in (None, row.job.env)]
+        if not found and not self._living(who, name):
+            raise OperationError(
+                f"the cluster has no job {name}",
+                "nodemgr queue and nodemgr history list jobs",
+                "not_found",
+            )
         return found
 
     def _row(self, job: ClusterJob) -> dict[str, Any]:
@@ -305,56 +228,104 @@ class HeadVerbs:
         env = given.get("env")
         return who.env if who.env is not None else env
 
+    @verb("cluster_queue", USERS, {**PAGE, "after": CURSOR})
     def _queue(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """In the order of submission. `after`: the number of the last job of the page before."""
+        """In the order of submission. `after`: the place of the last job of the page before."""
         state, limit = self._engine.state, given.get("limit", kinds.MAX_ROWS)
-        env, after = self._scope(who, given), given.get("after") or 0
-        page: list[ClusterJob] = []
-        for job in state.jobs.values():  # their numbers grow
-            if int(job.job_id[1:]) > after and env in (None, job.env):
-                page.append(job)
-                if len(page) > limit:
-                    break
-        more = int(page[limit - 1].job_id[1:]) if len(page) > limit else None
+        rest = state.listed.behind(self._scope(who, given), _behind(given.get("after")))
+        page = [state.jobs[job_id] for job_id in islice(rest, limit)]
+        more = None if next(rest, None) is None else _place(page[-1].job_id)
         queue = {
             "name": "normal", "rank": 0, "length": len(state.queue), "cap": None,
             "max_restarts": None, "users": [], "groups": [],
         }  # fmt: skip
-        return {
-            "schema_version": 1,
-            "queue": [self._row(job) for job in page[:limit]],
-            "queues": [queue],
-            "after": more,
-        }
+        jobs = list(map(self._row, page))
+        return {"schema_version": 1, "queue": jobs, "queues": [queue], "after": more}
 
+    @verb("cluster_match", USERS, FILTER)
+    def _match(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """A page of the ids that a filter matches, of jobs that the order can change."""
+        state, order = self._engine.state, ORDERS[given["order"]]
+        user = who.name if given.get("mine") else given.get("user")
+        asked = Wanted(self._scope(who, given), given.get("name"), given.get("state"), user)
+        rest = state.listed.behind(asked.env, _behind(given.get("after")))
+        page = [state.jobs[job_id] for job_id in islice(rest, MATCHED_AT_ONCE)]
+        found = [
+            array_rows.waiting(job)
+            for job in page
+            if asked.takes(job.env, job.name, rows.state_of(job), (job.user,))
+            and job_orders.against(job, order(job.job_id)) is None
+        ]
+        more = None if next(rest, None) is None else _place(page[-1].job_id)
+        return {"schema_version": 1, "matched": found, "after": more}
+
+    @verb("cluster_show", USERS, JOB)
     def _show(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        job = self._living(who, given["job"])
-        row = rows.ended(self._past(who, given["job"])) if job is None else self._row(job)
-        return {"schema_version": 1, "jobs": [row]}
+        past = map(rows.ended, self._past(who, given["job"]))
+        found = [*past, *map(self._row, self._living(who, given["job"]))]
+        return {"schema_version": 1, "jobs": found}
 
-    def _cancel(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        job = self._living(who, given["job"])
-        if job is None:
-            past = self._past(who, given["job"])
-            return {"job": past.job.job_id, "state": past.job.stage.value}
-        self._happens(events.Withdraw(job.job_id))
-        after = self._engine.state.jobs.get(job.job_id)
-        return {"job": job.job_id, "state": "withdrawn" if after is None else after.stage.value}
+    @verb("cluster_order", USERS, {**JOB, **ORDER})
+    def _order(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        name, kind = given["job"], given["order"]
+        if not self._living(who, name):
+            past = self._past(who, name)
+            if kind != "withdraw":
+                raise OperationError(f"{name} has ended", "submit it again", "refused")
+            return {"job": name, "state": past[0].job.stage.value}
+        self._give(events.HoldWaiting(name, who.name) if kind == "hold" else ORDERS[kind](name))
+        living = self._engine.state.living(name)
+        return {"job": name, "state": living[0].stage.value if living else "withdrawn"}
 
-    def _wait(self, who: Who, given: dict[str, Any]) -> Later | dict[str, Any]:
-        left = [name for name in given["jobs"] if self._living(who, name) is not None]
+    def _give(self, event: job_orders.JobOrder) -> None:
+        if (refusal := job_orders.objection(self._engine.state, event)) is not None:
+            raise OperationError(relayed(refusal), code="refused")
+        self._happens(event)
+
+    @verb("cluster_orders", USERS, {**JOBS, **ORDER})
+    def _order_each(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """A row for each job: its error, or none."""
+        done: list[dict[str, Any]] = []
         for name in given["jobs"]:
-            if name not in left:
-                self._past(who, name)
+            try:
+                self._order(who, {"job": name, "order": given["order"]})
+                done.append({"job": name, "error": None})
+            except OperationError as error:
+                done.append({"job": name, **error.answer()})
+        return {"schema_version": 1, "jobs": done, "after": None}
+
+    @verb("cluster_move", USERS, MOVE)
+    def _move(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        if given.get("queue") not in (None, QUEUE) or not given.get("first"):
+            raise OperationError(
+                "the cluster has one queue yet", "--first moves a job to its front", "refused"
+            )
+        if not self._living(who, given["job"]):
+            self._past(who, given["job"])
+            raise OperationError(f"{given['job']} has ended", "submit it again", "refused")
+        self._give(events.ToFront(given["job"]))
+        return {"job": given["job"], "state": "queued"}
+
+    @verb("cluster_wait", USERS, JOBS)
+    def _wait(self, who: Who, given: dict[str, Any]) -> Later | dict[str, Any]:
+        names = given["jobs"]
+        for name in names:
+            self._past(who, name)
+        left = list(names)
 
         def begin(reply: Reply) -> None:
             def go_on() -> None:
-                while left and self._living(who, left[-1]) is None:
+                while left and not self._living(who, left[-1]):
                     left.pop()
                 if left:
-                    self._waits.setdefault(left[-1], []).append(go_on)
+                    waits = self._waits.setdefault(left[-1], [])
+                    if len(waits) < MAX_WAITS:
+                        waits.append(go_on)
+                    else:
+                        line = f"{MAX_WAITS} programs wait for {left[-1]} already"
+                        reply(OperationError(line, "ask again in a moment", "busy"))
                     return
-                outcomes = [rows.outcome(self._past(who, name)) for name in given["jobs"]]
+                outcomes = [rows.outcome(name, self._past(who, name)) for name in names]
                 reply({"schema_version": 1, "jobs": outcomes})
 
             go_on()
@@ -362,9 +333,11 @@ class HeadVerbs:
         return Later(begin)
 
     def _ended(self, ended: EndedJob) -> None:
-        for go_on in self._waits.pop(ended.job.job_id, ()):
-            go_on()
+        for name in {ended.job.job_id, ended.job.array}:
+            for go_on in self._waits.pop(name, ()):
+                go_on()
 
+    @verb("cluster_history", USERS, PAST)
     def _history(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         found, before = self._store.history(
             self._scope(who, given), given.get("since_wall_ns", 0), given.get("before"),
@@ -372,23 +345,26 @@ class HeadVerbs:
         )  # fmt: skip
         return {"schema_version": 1, "history": list(map(rows.ended, found)), "before": before}
 
+    @verb("cluster_logs", USERS, PIECE)
     def _logs(self, who: Who, given: dict[str, Any]) -> Later:
         """Read on the node of its last attempt, where the output is."""
-        job = self._living(who, given["job"])
+        living, past = self._living(who, given["job"]), self._past(who, given["job"])
+        if len(living) + len(past) > 1:
+            raise OperationError(
+                f"{given['job']} is an array", f"name one of its jobs ({given['job']}.0)", "usage"
+            )
+        job = living[0] if living else None
         if job is None:
-            past = self._past(who, given["job"])
-            node, key, node_job = past.node, "", past.node_job
+            node, key, node_job = past[0].node, "", past[0].node_job
         else:
             row = self._engine.state.assignments.get(job.assigned or 0)
             node, key = ("", "") if row is None else (row.node, row.key)
             node_job = "" if row is None else row.node_job
         if not node_job:
             raise OperationError(
-                stated(
-                    f"{given['job']} has no output: no node has begun it",
-                    "nodemgr queue says where it stands",
-                    "not_found",
-                )
+                f"{given['job']} has no output: no node has begun it",
+                "nodemgr queue says where it stands",
+                "not_found",
             )
         arguments = {
             "key": key, "job": node_job, "offset": given.get("offset", 0),
@@ -398,30 +374,39 @@ class HeadVerbs:
         def begin(reply: Reply) -> None:
             def told(answer: Any) -> None:
                 if isinstance(answer, dict):
-                    answer = {
-                        **answer,
-                        "job": given["job"],
-                        "node": node,
-                        "living": job is not None,
-                    }
+                    more = {"job": given["job"], "node": node, "living": job is not None}
+                    answer = {**answer, **more}
                 reply(answer)
 
             self._orders.order(node, "log_read", arguments, told)
 
         return Later(begin)
 
-    def _status(self, _who: Who, _given: dict[str, Any]) -> Later:
-        """Merged from what the nodes say now; one that is silent has its row alone."""
+    @verb("cluster_status", USERS)
+    def _status(self, who: Who, _given: dict[str, Any]) -> Later:
+        """Merged from what the nodes say now; one that is silent has its row alone.
+
+        Of a user each node is asked for the environment's part.
+        """
+        state = self._engine.state
+        jobs: dict[str, dict[str, str]] = {}
+        ahead = 0  # those that wait at a node
+        for row in state.assignments.values():
+            ahead += row.began_ns is None
+            if row.node_job and who.env in (None, row.env):
+                jobs.setdefault(row.node, {})[row.node_job] = row.job_id
         told = {
             "schema_version": 1,
             "head": self._engine.state.counters[""].name,
-            "envs": self._envs(_who, {})["envs"],
-            "nodes": self._nodes(_who, {})["nodes"],
-            "waiting": len(self._engine.state.queue),
+            "envs": self._envs(who, {})["envs"],
+            "nodes": self._nodes(who, {})["nodes"],
+            "waiting": len(state.queue) + ahead,
+            "jobs": jobs,
         }
 
         def begin(reply: Reply) -> None:
-            up = sorted(self._engine.state.sessions)
+            up = sorted(state.sessions)
+            asked = ("snapshot", {}) if who.env is None else ("snapshot_env", {"env": who.env})
             snapshots: dict[str, Any] = {}
 
             def came(node: str, answer: Any) -> None:
@@ -432,12 +417,13 @@ class HeadVerbs:
             if not up:
                 reply({**told, "snapshots": {}})
             for node in up:
-                self._orders.order(node, "snapshot", {}, partial(came, node))
+                self._orders.order(node, *asked, partial(came, node))
 
         return Later(begin)
 
     # -- nodes --
 
+    @verb("node_list", USERS)
     def _nodes(self, _who: Who, _given: dict[str, Any]) -> dict[str, Any]:
         state = self._engine.state
         found = [rows.node(state, row, self._silent_s(name)) for name, row in state.nodes.items()]
@@ -449,9 +435,12 @@ class HeadVerbs:
 
     def _known(self, name: str) -> str:
         if name not in self._engine.state.nodes:
-            raise OperationError(messages.NO_SUCH_NODE(node=name))
+            raise OperationError(
+                f"{name} is no node of this cluster", "nodemgr node list names them", "not_found"
+            )
         return name
 
+    @verb("node_show", USERS, NODE)
     def _node(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         name, state = self._known(given["node"]), self._engine.state
         jobs = [
@@ -461,14 +450,17 @@ class HeadVerbs:
         shown = [row for row in jobs if who.env in (None, row["env"])]
         return {**rows.node(state, state.nodes[name], self._silent_s(name)), "rows": shown}
 
+    @verb("node_drain", ADMIN, {**NODE, "note": Argument(text)})
     def _drain(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         self._happens(events.DrainNode(self._known(given["node"]), given.get("note", "")))
         return self._node(who, given)
 
+    @verb("node_resume", ADMIN, NODE)
     def _resume(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         self._happens(events.ResumeNode(self._known(given["node"])))
         return self._node(who, given)
 
+    @verb("node_lost", ADMIN, NODE)
     def _lost(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         name = self._known(given["node"])
         if name in self._engine.state.sessions:
@@ -477,29 +469,40 @@ class HeadVerbs:
             given_rows = [self._engine.state.assignments[number] for number in rows_of]
             if all(row.node_generation == present for row in given_rows):
                 raise OperationError(
-                    stated(f"{name} speaks", f"drain it (nodemgr node drain {name})", "refused")
+                    f"{name} speaks", f"drain it (nodemgr node drain {name})", "refused"
                 )
         self._happens(events.NodeLost(name))
         return self._node(who, given)
 
-    def _remove(self, _who: Who, given: dict[str, Any]) -> dict[str, Any]:
+    @verb("node_remove", ADMIN, NODE)
+    def _remove(self, _who: Who, given: dict[str, Any]) -> Later:
         name = self._known(given["node"])
         count = len(self._engine.state.of_node.get(name, ()))
         if count:
-            raise OperationError(messages.NODE_HOLDS(node=name, count=count))
+            raise OperationError(
+                f"{name} has {count} jobs of the cluster",
+                f"nodemgr node drain {name} and wait for them, or, where it is gone, nodemgr node "
+                f"lost {name}",
+                "refused",
+            )
         self._happens(events.RemoveNode(name))
-        self._orders.left(name)
-        return {"node": name}
+
+        def begin(reply: Reply) -> None:
+            reply({"node": name})  # the node itself may ask, and its session ends now
+            self._orders.left(name)
+
+        return Later(begin)
 
     # -- environments --
 
+    @verb("env_set", ADMIN, ENV)
     def _env_set(self, _who: Who, given: dict[str, Any]) -> dict[str, Any]:
         state, name = self._engine.state, given.pop("env")
         before = state.envs.get(name)
         gpus = given.pop("gpus", None if before is None else before.gpus)
         if gpus is None:
             raise OperationError(
-                stated(f"environment {name} is new", f"say its GPUs, e.g. --gpus {4}", "usage")
+                f"environment {name} is new", f"say its GPUs, e.g. --gpus {4}", "usage"
             )
         per_node = given.pop("per_node", None if before is None else before.per_node)
         quota: dict[str, Any] = {} if before is None else json.loads(before.quota)
@@ -520,6 +523,43 @@ class HeadVerbs:
             )
         return {"schema_version": 1, "env": env, "warnings": warnings}
 
+    @verb("env_rm", ADMIN, {"env": Argument(env_name, required=True)})
+    def _env_rm(self, _who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        state, name = self._engine.state, given["env"]
+        if name not in state.envs:
+            meant = did_you_mean(name, state.envs)
+            raise OperationError(
+                f"the cluster has no environment {name}{meant}", "see nodemgr status --cluster",
+                "unknown_env",
+            )  # fmt: skip
+        if count := state.env_jobs[name]:
+            raise OperationError(
+                f"{name} has {count} jobs in the cluster", "cancel them, or wait for their end",
+                "refused",
+            )  # fmt: skip
+        self._happens(events.DropEnv(name))
+        self._orders.env_changed(name)
+        return {"schema_version": 1, "env": name}
+
+    # -- the head itself --
+
+    @verb("head_checks", ADMIN)
+    def _checks(self, _who: Who, _given: dict[str, Any]) -> dict[str, Any]:
+        engine = self._engine
+        silent_s = {name: self._silent_s(name) for name in engine.state.nodes}
+        facts = health.HeadFacts(
+            engine.store_fault, engine.address, engine.behind_s, engine.ahead_s, silent_s
+        )
+        found = health.checks(engine.state, facts)
+        return {"schema_version": 1, "checks": found, "address": engine.address}
+
+    @verb("head_metrics", ADMIN)
+    def _metrics(self, _who: Who, _given: dict[str, Any]) -> dict[str, Any]:
+        engine = self._engine
+        spans = {"pass": engine.pass_time, "step": engine.step_time}
+        return {"text": health.metrics(engine.state, spans, self._clock.monotonic_ns())}
+
+    @verb("env_list", USERS)
     def _envs(self, who: Who, _given: dict[str, Any]) -> dict[str, Any]:
         state = self._engine.state
         names = [name for name in sorted(state.envs) if who.env in (None, name)]

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nodemgr.core.placement.policies import SizedJob as Job
-from nodemgr.messages import placement as messages
 from nodemgr.placement.batches import HOUR_MS, SimJob
 from nodemgr.placement.failures import BadCluster, Failures
 from nodemgr.placement.observed import Observed, SimPolicy
@@ -196,7 +195,10 @@ def check(jobs: Sequence[SimJob], failures: Failures) -> None:
     gpus = failures.cluster.gpus
     for job in jobs:
         if not 1 <= job.gpus <= gpus or job.work_ms < 1 or job.comes_ms < 0:
-            raise BadCluster(messages.BAD_JOB(number=job.number, job_gpus=job.gpus, gpus=gpus))
+            raise BadCluster(
+                f"job {job.number} of the batch needs {job.gpus} GPUs of a cluster of {gpus}",
+                f"a job needs 1 to {gpus} GPUs and a time above 0",
+            )
 
 
 def run(jobs: Sequence[SimJob], failures: Failures, policy: SimPolicy) -> BatchOutcome:

@@ -14,8 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import IO, NamedTuple
 
-from client_plugin.messages.form import MessageLine
-from nodemgr.messages import placement as messages
+from client_plugin.messages.form import SpokenError
 
 HOUR_MS = 3_600_000
 MAX_ROWS = 10_000_000
@@ -25,12 +24,8 @@ GPU_WEIGHTS = ((1, 0.5), (2, 0.2), (4, 0.2), (8, 0.1))
 MEDIAN_HOURS, SPREAD, LONGEST_HOURS, SHORTEST_HOURS = 3.0, 1.0, 24.0, 0.1
 
 
-class BadTrace(Exception):
+class BadTrace(SpokenError):
     """The trace is not usable. The message has the file, the line and the reason."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 class SimJob(NamedTuple):
@@ -63,9 +58,11 @@ def read_trace(path: Path) -> list[TraceJob]:
         with _open(path) as text:
             rows = sorted(_rows(path, text))
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise BadTrace(messages.TRACE_UNREADABLE(path=path, error=error)) from None
+        raise BadTrace(
+            f"{path}, a trace, cannot be read: {error}", "name a CSV file, packed (.gz) or not"
+        ) from None
     if not rows:
-        raise BadTrace(messages.TRACE_EMPTY(path=path))
+        raise BadTrace(f"{path}, a trace, has no job", "name a file with jobs")
     first = rows[0][0]
     return [TraceJob(comes - first, lasts, gpus) for comes, lasts, gpus in rows]
 
@@ -80,11 +77,20 @@ def _rows(path: Path, text: IO[str]) -> Iterator[tuple[int, int, int]]:
             comes = int(datetime.fromisoformat(row["timestamp"]).timestamp())
             seconds, gpus = float(row["duration"]), int(row["num_gpus"])
         except (KeyError, TypeError, ValueError):
-            raise BadTrace(messages.TRACE_ROW(path=path, number=number)) from None
+            raise BadTrace(
+                f"{path}, a trace, has no job in line {number}",
+                "each line needs timestamp (ISO 8601), duration (seconds) and num_gpus",
+            ) from None
         if not 0 <= seconds <= MAX_HOURS * 3600:  # a NaN too
-            raise BadTrace(messages.TRACE_DURATION(path=path, number=number, seconds=seconds))
+            raise BadTrace(
+                f"{path}, a trace, has a job of {seconds} seconds in line {number}",
+                "durations are 0 seconds to a year",
+            )
         if gpus < 1:
-            raise BadTrace(messages.TRACE_GPUS(path=path, number=number, gpus=gpus))
+            raise BadTrace(
+                f"{path}, a trace, has a job on {gpus} GPUs in line {number}",
+                "a job needs 1 or more",
+            )
         yield comes, max(1, round(seconds)), gpus
 
 
@@ -98,7 +104,10 @@ def fitting(jobs: Sequence[TraceJob], gpus: int, path: Path) -> Fitting:
     """The jobs that a cluster of this size can run. Raises BadTrace if it can run none."""
     found = tuple(job for job in jobs if job.gpus <= gpus)
     if not found:
-        raise BadTrace(messages.TRACE_TOO_WIDE(path=path, gpus=gpus))
+        raise BadTrace(
+            f"{path}, a trace, has only jobs that need more than {gpus} GPUs",
+            "name a larger cluster (--gpus)",
+        )
     return Fitting(found, len(jobs) - len(found))
 
 

@@ -12,17 +12,12 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from random import Random
 
-from client_plugin.messages.form import MessageLine
-from nodemgr.messages import placement as messages
+from client_plugin.messages.form import SpokenError
 from nodemgr.placement.batches import HOUR_MS
 
 
-class BadCluster(Exception):
+class BadCluster(SpokenError):
     """Parameters of which no cluster can be made. The message is one line."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 @dataclass(frozen=True)
@@ -36,6 +31,8 @@ class Cluster:
     """Of the others."""
     bad_factor: float = 40.0
     """How many times as often a bad GPU fails."""
+    recorded_per_hour: tuple[float, ...] = ()
+    """The rate of each GPU, from records; empty: by the numbers above."""
     drift_hours: float | None = None
     """After each such time other GPUs are the bad ones; None: never."""
     restart_ms: int = 300_000
@@ -54,6 +51,8 @@ class Cluster:
     def __post_init__(self) -> None:
         holds = {
             "gpus": 1 <= self.gpus <= 1_000,
+            "recorded_per_hour": len(self.recorded_per_hour) in (0, self.gpus)
+            and all(0 <= rate < math.inf for rate in self.recorded_per_hour),
             "bad_part": 0 <= self.bad_part <= 1,
             "rate_per_hour": 0 <= self.rate_per_hour < math.inf,
             "bad_factor": 0 <= self.bad_factor < math.inf,
@@ -66,7 +65,10 @@ class Cluster:
         }
         wrong = [f"{name} {getattr(self, name)}" for name, good in holds.items() if not good]
         if wrong:
-            raise BadCluster(messages.BAD_CLUSTER(text=", ".join(wrong)))
+            raise BadCluster(
+                f"no cluster can be simulated with {', '.join(wrong)}",
+                "1 to 1000 GPUs; parts of 0 to 1; rates and times that are finite and not below 0",
+            )
 
     @property
     def bad_gpus(self) -> int:
@@ -102,6 +104,8 @@ class Failures:
         return 0 if drift is None else math.floor((hours + self.cluster.history_hours) / drift)
 
     def _rate(self, gpu: int, epoch: int) -> float:
+        if self.cluster.recorded_per_hour:
+            return self.cluster.recorded_per_hour[gpu]
         if epoch not in self._bad:
             choice = Random(f"{self._bad_seed}/bad/{epoch}")
             bad = choice.sample(range(self.cluster.gpus), self.cluster.bad_gpus)

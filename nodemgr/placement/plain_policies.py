@@ -45,8 +45,3 @@ def known_rates(candidates: Sequence[SeenGpu], job: Job) -> Sequence[int]:
     for gpu in candidates:
         gpu.rate_per_hour = gpu.true_rate_per_hour
     return product("reliable")(candidates, job)
-
-
-def lowest_rate(candidates: Sequence[SeenGpu], job: Job) -> list[int]:
-    """The lowest estimated rate first, whatever the job."""
-    return sorted(range(len(candidates)), key=lambda at: candidates[at].rate_per_hour)

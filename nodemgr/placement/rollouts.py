@@ -19,8 +19,6 @@ from nodemgr.placement.batches import SimJob, TraceJob
 from nodemgr.placement.failures import Cluster, Failures
 from nodemgr.placement.observed import SeenGpu, SimPolicy
 
-HOURS_SCALE, GPUS_SCALE = 24.0, 8.0
-"""The units of t and n in the source's state."""
 Outputs = Callable[[Sequence[float]], Sequence[float]]
 
 
@@ -112,14 +110,6 @@ def by_score(
 # -- the source's network --
 
 
-def state_of(job: Job, usable: Sequence[int], gpus: int) -> tuple[float, ...]:
-    """<n, t, s> ([23, 60-63]): s is 0 for a usable GPU, 1 for one that failed or is taken."""
-    s = [1.0] * gpus
-    for gpu in usable:
-        s[gpu] = 0.0
-    return (job.gpus / GPUS_SCALE, job.counted_hours / HOURS_SCALE, *s)
-
-
 def masked_pick(outputs: Sequence[float], s: Sequence[float], random: Random | None) -> int:
     """The GPU of the largest probability ([69-71]); those with s = 1 have the probability 0.
 
@@ -141,7 +131,7 @@ def by_network(
 
     def policy(candidates: Sequence[SeenGpu], job: Job) -> list[int]:
         place = {gpu.index: at for at, gpu in enumerate(candidates)}
-        state = state_of(job, [*place], gpus)
+        state = scoring.state_of(job.gpus, job.counted_hours, [*place], gpus)
         order = []
         for _ in range(job.gpus):
             gpu = masked_pick(outputs(state), state[2:], random)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import SpokenError, stated
 from client_plugin.ways import installed
 from nodemgr.edge.placement import weights as weights_file
 from nodemgr.edge.placement.weights import Weights
@@ -25,12 +25,8 @@ BESIDE = (".checkpoint", ".new", ".csv", ".png")
 METHODS = ("scorer", "source")
 
 
-class TrainingFault(Exception):
+class TrainingFault(SpokenError):
     """The training cannot go on. The message is one line."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 class RoundTrainer(Protocol):
@@ -67,7 +63,11 @@ class RoundProgress(NamedTuple):
 def check_name(weights: Path) -> None:
     """Raises TrainingFault where the weights would replace a file beside them."""
     if weights.suffix in BESIDE:
-        raise TrainingFault(messages.NAME_TAKEN(path=weights))
+        raise TrainingFault(
+            f"{weights} is the name of another file of the training",
+            "name the weights NAME.json; .csv, .png, .checkpoint and .new stand beside them",
+            "usage",
+        )
 
 
 def need_torch() -> None:
@@ -75,7 +75,9 @@ def need_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
-        line = messages.TRAINING_NEEDS_TORCH(install=installed.command("torch"))
+        line = stated(
+            "the training of placements needs the extra `torch`", f"{installed.command('torch')}"
+        )
         raise TrainingFault(line) from None
 
 
@@ -95,7 +97,10 @@ class Training:
             return
         saved = read_checkpoint(path)
         if saved["given"] != self.given or len(saved["curve"]) > self.rounds:
-            raise TrainingFault(messages.ANOTHER_CHECKPOINT(path=path))
+            raise TrainingFault(
+                f"{path} is the checkpoint of a training with other options",
+                "give its options to go on with it, --restart to drop it, or another --out",
+            )
         restore(self.trainer, saved, path)
         self.curve = [Round(*row) for row in saved["curve"]]
 

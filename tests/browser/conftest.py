@@ -10,8 +10,9 @@ import pytest
 from tests.support.jupyterlab import browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    """Playwright keeps a loop of asyncio running, in which other tests could not run theirs."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if browser() is None:
         pytest.skip("there is no chromium on this system")

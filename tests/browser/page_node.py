@@ -16,6 +16,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -23,14 +24,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nodemgr.edge.api.client_verbs import LONG_PART_BYTES, pages
 from nodemgr.edge.page import process
 from nodemgr.edge.page.address import listen, url
 from nodemgr.edge.page.server import PageSettings, read_files
+from nodemgr.edge.rpc.wire import PACKET_BYTES
+from tests.session import TMP
+from tests.support.packets import decode
 
 GIB = 2**30
 ENVS = ("alice", "bob", "carol", "dana", "erin", "frank", "grace", "heidi")
 SHOWN = 200
 """The rows of the queue in a view."""
+ARRAY = range(1, 4)
+"""These of the queue are the jobs of one array."""
 DAY_S = 86_400
 COMMANDS = (
     "python train.py --model resnet50 --batch 256",
@@ -44,12 +51,14 @@ Row = dict[str, Any]
 class World:
     """The rows of a node. `turn` changes every figure, as readings do each second."""
 
-    def __init__(self, gpus: int, tasks_of_gpu: int, waiting: int) -> None:
+    def __init__(self, gpus: int, tasks: int, waiting: int, elsewhere: int = 0) -> None:
+        """`elsewhere`: jobs of a cluster that this node has not; it is in none without."""
         self._random = random.Random(7)
         self.now = time.time()
         self.gpus = [self._gpu(index) for index in range(gpus)]
-        self.tasks = [self._task(number) for number in range(gpus * tasks_of_gpu)]
+        self.tasks = [self._task(number) for number in range(gpus * tasks)]
         self.queue = [self._waiting(number) for number in range(waiting)]
+        self.elsewhere = [self._elsewhere(number) for number in range(elsewhere)]
         for gpu in self.gpus:
             own = [task for task in self.tasks if gpu["uuid"] in task["gpus"]]
             gpu["tasks"], gpu["task_ids"] = len(own), [task["id"] for task in own]
@@ -82,17 +91,25 @@ class World:
         }  # fmt: skip
 
     def _waiting(self, number: int) -> Row:
-        env = ENVS[number % len(ENVS)]
+        env, job = ENVS[number % len(ENVS)], f"j{5_000 + number}"
+        if number in ARRAY:
+            env, job = ENVS[0], f"j{5_000 + ARRAY[0]}.{number - ARRAY[0]}"
         return {
-            "id": f"j{5_000 + number}", "request": f"r{number + 1}", "job": f"j{5_000 + number}",
+            "id": job, "request": f"r{number + 1}", "job": job,
             "name": None, "env": env, "gpus": 1 + number % 2, "priority": "normal",
             "position": number + 1, "state": "waiting",
-            "reason": f"needs {1 + number % 2} GPUs, 0 free; {env} holds GPU 0 since 10:53 UTC",
+            "reason": f"needs {1 + number % 2} GPUs, 0 free; erin holds GPU 0 since 10:53 UTC",
             "memory_named_bytes": None, "pids": [], "users": [env],
             "command": COMMANDS[number % len(COMMANDS)], "since": int(self.now) - number,
             "waited_seconds": number, "time_limit_seconds": 3_600, "place": None, "after": [],
             "restarts": 0, "interruptions": 0, "resumes": None,
         }  # fmt: skip
+
+    def _elsewhere(self, number: int) -> Row:
+        node, state = (None, "queued") if number % 2 else ("gn2", "running")
+        name = f"c{number + 1}"
+        more = {"id": name, "job": name, "request": None, "position": None}
+        return {**self._waiting(number), **more, "node": node, "state": state, "reason": ""}
 
     def turn(self) -> None:
         chance = self._random
@@ -123,9 +140,21 @@ class World:
         return {
             "scope": "admin" if env is None else "env", "now": self.now, "schema_version": 1,
             "gpus": self.gpus, "envs": envs, "queue": queue[:SHOWN], "queue_length": len(queue),
-            "jobs": [], "violations": [], "residues": [], "store": {"state": "ok", "error": None},
+            "jobs": self.jobs(env), "violations": [], "residues": [],
+            "store": {"state": "ok", "error": None},
             "launcher": {"state": "ok", "error": None}, "tasks": tasks,
         }  # fmt: skip
+
+    def jobs(self, env: str | None) -> list[Row]:
+        """One that runs in a cgroup."""
+        row = {
+            "id": "j0", "job": "j0", "request": None, "env": ENVS[0], "users": [ENVS[0]],
+            "state": "running", "position": None, "gpus": 0, "priority": "normal", "reason": "runs",
+            "since": int(self.now) - 90, "command": COMMANDS[0], "name": None, "indices": None,
+            "cpu_seconds": 83.5, "host_memory_bytes": GIB, "host_peak_bytes": 3 * GIB,
+            "read_bytes": 20 << 20, "written_bytes": 0,
+        }  # fmt: skip
+        return [row] if env in (None, ENVS[0]) else []
 
     def leases(self) -> list[Row]:
         """Of the last day, some on each GPU; the same each time."""
@@ -180,7 +209,8 @@ class World:
             "attempts": [
                 {"number": 1, "started": ended - 3_000, "ended": ended, "gpus": ["GPU-00000000"],
                  "gpu_indices": [0], "exit_code": 0, "signal": None, "why": "", "cause": "ended",
-                 "ran_seconds": 3_000, "ran_at_least": False,
+                 "ran_seconds": 3_000, "ran_at_least": False, "cpu_seconds": 83.5,
+                 "host_peak_bytes": 3 * GIB, "read_bytes": 20 << 20, "written_bytes": 0,
                  "log_tail": "epoch 9: loss 0.31\nsaved last.pt"}
             ],
             "deeds": [{"time": ended - 4_000, "who": ENVS[0], "what": "submitted"}],
@@ -213,16 +243,22 @@ class StandIn:
             "job_show": self._job,
         }  # fmt: skip
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-            while line := await reader.readline():
-                asked = json.loads(line)
-                perform = self._verbs.get(asked["verb"])
-                answer: Row = {"ok": False, "code": "not_found", "error": "not in the stand-in"}
+    async def serve(self, sock: socket.socket) -> None:
+        """Answers the questions of one connection."""
+        loop = asyncio.get_running_loop()
+        with sock, contextlib.suppress(OSError):
+            while packet := await loop.sock_recv(sock, PACKET_BYTES):
+                fields = decode(packet).fields
+                order = json.loads(str(fields["argument"]))
+                perform = self._verbs.get(order["verb"])
+                answer: object = {"code": "not_found", "error": "not in the stand-in"}
                 if perform is not None:
-                    answer = {"ok": True, "result": perform(asked["token"], asked["args"])}
-                writer.write(json.dumps({"id": asked["id"], **answer}).encode() + b"\n")
-                await writer.drain()
+                    answer = perform(order["by"], order["args"])
+                parts = list(pages(answer, LONG_PART_BYTES))
+                for index, data in enumerate(parts):
+                    head = f"rid={fields['rid']}\nindex={index}\ncount={len(parts)}"
+                    part = f"NODEMGR/1 PART\n{head}\ndata={data}\n"
+                    await loop.sock_sendall(sock, part.encode())
 
     def _view(self, token: str | None, _given: Mapping[str, Any]) -> Row:
         self.world.turn()
@@ -243,25 +279,45 @@ class StandIn:
         ]  # fmt: skip
 
     def _queue(self, _token: str | None, given: Mapping[str, Any]) -> Row:
+        if given.get("after") == "cluster:":
+            return {"queue": self.world.elsewhere, "queues": [], "after": None}
         first = int(given.get("after") or 0)
         last = first + given.get("limit", SHOWN)
-        after = str(last) if last < len(self.world.queue) else None
+        end = "cluster:" if self.world.elsewhere else None
+        after = str(last) if last < len(self.world.queue) else end
         return {"queue": self.world.queue[first:last], "queues": [], "after": after}
 
 
 async def _answer(views: Path, world: World) -> None:
-    server = await asyncio.start_unix_server(StandIn(world).serve, views, limit=2**24)
+    loop, stand_in = asyncio.get_running_loop(), StandIn(world)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.setblocking(False)
+    listener.bind(str(views))
+    listener.listen()
+
+    async def accept() -> None:
+        async with asyncio.TaskGroup() as serving:
+            while True:
+                sock, _ = await loop.sock_accept(listener)
+                serving.create_task(stand_in.serve(sock))
+
+    accepting = loop.create_task(accept())
     await asyncio.to_thread(sys.stdin.read)
-    server.close()
+    accepting.cancel()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("--gpus", 16), ("--tasks", 50), ("--waiting", 1_000)):
+    for name, default in (
+        ("--gpus", 16),
+        ("--tasks", 50),
+        ("--waiting", 1_000),
+        ("--elsewhere", 0),
+    ):
         parser.add_argument(name, type=int, default=default)
     options = parser.parse_args()
     listeners = listen("127.0.0.1", 0)
-    with tempfile.TemporaryDirectory(prefix="nmp", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nmp", dir=TMP) as directory:
         views = Path(directory) / "views"
         page = os.fork()
         if page == 0:
@@ -272,7 +328,7 @@ def main() -> None:
         for listener in listeners:
             listener.close()
         try:
-            asyncio.run(_answer(views, World(options.gpus, options.tasks, options.waiting)))
+            asyncio.run(_answer(views, World(**vars(options))))
         finally:
             os.kill(page, signal.SIGTERM)
             os.waitpid(page, 0)

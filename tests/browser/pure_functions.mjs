@@ -270,6 +270,32 @@ test("leases at the same time stand in lanes of their own", () => {
   );
 });
 
+test("rows of one text stand below it, at the place of the first", () => {
+  const rows = [{ n: 1, why: "a" }, { n: 2, why: "b" }, { n: 3, why: "a" }];
+  const found = merge.grouped(rows, (row) => row.why);
+  assert.deepEqual(found, [{ heading: "a" }, rows[0], rows[2], { heading: "b" }, rows[1]]);
+  assert.deepEqual(merge.grouped([], () => ""), []);
+});
+
+test("jobs of one array and state are one row; others stay as they are", () => {
+  const job = (id, state = "queued", more = {}) => ({ id, job: id, state, ...more });
+  const rows = [job("j1"), job("j2.0"), job("j2.1"), job("j2.5", "held"), job("j3", "queued", { indices: "0-9", jobs: 10 })];
+  const found = merge.foldArrays([...rows, job("j2.7", "queued", { indices: "7-9", jobs: 3 })]);
+  assert.deepEqual(
+    found.map((row) => [row.job, row.jobs ?? 1, row.folded ?? null]),
+    [["j1", 1, null], ["j2", 5, ["j2.0", "j2.1", "j2.7"]], ["j2.5", 1, null], ["j3", 10, null]],
+  );
+  assert.equal(found[0], rows[0]);
+  assert.equal(found[3], rows[4]);
+});
+
+test("two tasks of one environment stand in two lanes at any scale", () => {
+  for (const until of [100, 1e4, 1e6]) {
+    const two = [lease(1, "a", 10, 20), lease(2, "a", 12, 22)];
+    assert.deepEqual(layout.lanes(two, 0, until).map((lane) => lane.length), [1, 1]);
+  }
+});
+
 test("a storm of short leases is few bars, and all of them are counted", () => {
   const storm = Array.from({ length: 5000 }, (_, at) => lease(at, "a", at, at + 1));
   const found = layout.lanes(storm, 0, 5000).flat();

@@ -51,6 +51,19 @@ def script_s(session: Any) -> float:
     return next(float(row["value"]) for row in metrics if row["name"] == "ScriptDuration")
 
 
+def test_a_job_shows_its_use_of_the_host(chromium: Any) -> None:
+    with (
+        stand_in("--gpus", "1", "--tasks", "1", "--waiting", "1") as node,
+        tab(chromium, node.site) as opened,
+    ):
+        opened.open("admin", "#/queue")
+        for text in ("CPU time", "0:01:23", "Most host mem.", "3 GiB", "20 MiB", "0 GiB"):
+            opened.expect(text)
+        opened.go("#/jobs/j1")
+        for text in ("Last lines of attempt 1", "0:01:23", "3 GiB"):
+            opened.expect(text)
+
+
 def test_what_does_not_change_is_not_touched(chromium: Any) -> None:
     with stand_in() as big, tab(chromium, big.site) as opened:
         opened.open("admin")
@@ -91,13 +104,54 @@ def test_all_rows_of_the_queue_can_be_reached(chromium: Any) -> None:
         opened.open("admin", "#/queue")
         opened.expect("The first 200 of 1000")
         opened.page.get_by_role("button", name="Load all").click()
-        opened.expect("1\N{EN DASH}50 of 1000")
+        opened.expect("1\N{EN DASH}50 of 998")  # an array of three jobs is one row
         pages = opened.page.get_by_role("navigation", name="Pages of Queue")
         pages.get_by_role("button", name="Next").click()
-        opened.expect("51\N{EN DASH}100 of 1000")
+        opened.expect("51\N{EN DASH}100 of 998")
         assert "page=1" in opened.page.url
         opened.page.get_by_label("Find").fill("j5999")
         opened.page.get_by_role("link", name="j5999").wait_for()
+
+
+def test_the_clusters_jobs_on_other_nodes_can_be_loaded(chromium: Any) -> None:
+    given = ("--gpus", "1", "--tasks", "1", "--waiting", "2", "--elsewhere", "4")
+    with stand_in(*given) as node, tab(chromium, node.site) as opened:
+        opened.open("admin", "#/queue")
+        opened.page.get_by_role("button", name="Load the cluster's").click()
+        for text in ("c1 on gn2", "c3 on gn2", "c2", "c4"):
+            opened.page.get_by_role("link", name=text, exact=True).wait_for()
+        running = opened.page.get_by_role("table", name="Running jobs")
+        assert running.get_by_role("link", name="c1 on gn2").count() == 1
+        assert running.get_by_role("link", name="c2", exact=True).count() == 0
+
+
+LINE_PX = 20
+LINES = """() => [...document.querySelectorAll('.listing-queue tbody tr')].map((row) =>
+    [row.className, row.innerText.trim(), row.offsetHeight])"""
+
+
+def test_rows_of_the_queue_have_one_line_below_their_reason(chromium: Any) -> None:
+    with (
+        stand_in("--gpus", "1", "--tasks", "1", "--waiting", "12") as node,
+        tab(chromium, node.site) as opened,
+    ):
+        opened.open("admin")
+        for route in ("#/", "#/queue"):
+            opened.go(route)
+            opened.expect("j5001 (3 jobs)")
+            lines = opened.page.evaluate(LINES)
+            reasons = [text for kind, text, _ in lines if kind == "group"]
+            assert [text[:11] for text in reasons] == ["needs 1 GPU", "needs 2 GPU"]
+            assert max(height for kind, _, height in lines if kind != "group") < 2 * LINE_PX
+            assert len(lines) == 12
+        queue = opened.page.locator(".listing-queue")
+        assert queue.get_by_role("button", name="Withdraw j5001 (3 jobs)").count() == 1
+        queue.get_by_role("button", name="Unfold arrays").click()
+        queue.get_by_role("button", name="Withdraw j5001.2").wait_for()
+        queue.get_by_role("button", name="Fold arrays").click()
+        opened.expect("j5001 (3 jobs)")
+        opened.page.get_by_label("Find").fill("erin")
+        opened.expect("10 of 12")
 
 
 CLONED = """
@@ -118,7 +172,7 @@ def test_a_long_history_of_jobs_comes_page_by_page(chromium: Any) -> None:
                   "0", "--", "true"]  # fmt: skip
         environ = {**os.environ, "NODEMGR_RUN_DIR": str(manager.run_dir)}
         subprocess.run(submit, env=environ, cwd=ROOT, check=True, timeout=WAIT_LIMIT_S)
-        token = manager.call("web_token", admin=True, for_ms=3_600_000, by="root")["token"]
+        token = manager.call("web_token", admin=True, for_ms=3_600_000)["token"]
         site = Site(f"http://{manager.options[-1]}/")
         assert site.post("api/withdraw", token, {"job": "j1"}).status == 200
         with sqlite3.connect(manager.state_dir / "state.db") as db:
@@ -159,7 +213,7 @@ def test_a_timeline_of_a_long_history_is_bounded(chromium: Any) -> None:
         )  # fmt: skip
         with sqlite3.connect(manager.directory / "state" / "state.db") as db:
             db.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
-        token = manager.call("web_token", admin=True, for_ms=3_600_000, by="root")["token"]
+        token = manager.call("web_token", admin=True, for_ms=3_600_000)["token"]
         with tab(chromium, Site(str(manager.service._page.url))) as opened:
             until = 1_700_000_000 + LONG_PAST
             opened.open(token, f"#/timeline?hours=24&until={until}")

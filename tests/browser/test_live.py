@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +13,9 @@ import pytest
 
 from nodemgr.edge.host.clock import RealClock
 from tests.browser.tab import Tab, free_port, tab
+from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
-from tests.support.manager import Manager
+from tests.support.manager import ROOT, Manager
 from tests.support.udp_clients import FakeClient
 from tests.support.web import Site
 
@@ -53,7 +57,7 @@ class Node:
 
     def token(self, env: str | None = None, for_ms: int = HOUR_MS) -> str:
         whose = {"admin": True} if env is None else {"env": env}
-        return str(self.manager.call("web_token", for_ms=for_ms, by="root", **whose)["token"])
+        return str(self.manager.call("web_token", for_ms=for_ms, **whose)["token"])
 
     def client(self, env: str = "alice", gpus: int = 2, **fields: Any) -> FakeClient:
         client = FakeClient(self.manager.env_dir(env))
@@ -93,12 +97,12 @@ def test_a_grant_and_its_end_are_shown(node: Node, opened: Tab) -> None:
 def test_the_card_of_a_drained_gpu_has_the_remedy(node: Node, opened: Tab) -> None:
     opened.open(node.token())
     opened.expect("No task holds a GPU.")
-    node.manager.call("gpu_drain", index=1, by="root", note="fan")
+    node.manager.call("gpu_drain", index=1, note="fan")
     opened.expect("nodemgr gpu resume 1 ends that")
     card = opened.page.locator("li.gpu.drained")
     assert card.count() == 1
     assert card.locator(".gpu-use").inner_text() == "drained"
-    node.manager.call("gpu_resume", index=1, by="root")
+    node.manager.call("gpu_resume", index=1)
     opened.expect_none("nodemgr gpu resume 1 ends that")
     assert card.count() == 0
 
@@ -254,6 +258,34 @@ def test_withdraw_takes_a_request_out_of_the_queue(node: Node, opened: Tab) -> N
         assert node.manager.call("status")["queue"] == []
 
 
+def test_withdraw_takes_the_jobs_of_a_folded_array_and_no_other(chromium: Any) -> None:
+    manager = Manager("1x80GiB", options=["--web", f"127.0.0.1:{free_port()}"]).start()
+    try:
+        manager.quota("alice", 1)
+        manager.hold("alice")
+        environ = {**os.environ, "NODEMGR_RUN_DIR": str(manager.run_dir)}
+        for words in (
+            ("submit", "--env", "alice", "--array", "0-4", "--", "true"),
+            ("queue", "hold", "j1.1", "j1.3"),
+            ("queue", "unhold", "j1.3"),  # it waits in a row of its own now
+        ):
+            nodemgr = [sys.executable, "-m", "nodemgr", *words]
+            subprocess.run(nodemgr, env=environ, cwd=ROOT, check=True, timeout=WAIT_LIMIT_S)
+        token = manager.call("web_token", admin=True, for_ms=HOUR_MS)["token"]
+        with tab(chromium, Site(f"http://{manager.options[-1]}/")) as opened:
+            opened.open(token, "#/queue")
+            opened.page.get_by_role("button", name="Withdraw j1 (4 jobs)").click()
+            dialog = opened.page.locator("dialog")
+            dialog.get_by_text("4 jobs leave the queue for good").wait_for()
+            dialog.get_by_role("button", name="Withdraw").click()
+            opened.expect("j1 (4 jobs) is withdrawn.")
+            opened.page.get_by_role("button", name="Withdraw j1.1").wait_for()
+            (left,) = manager.call("status")["queue"]
+            assert (left["id"], left["state"]) == ("j1.1", "held")
+    finally:
+        manager.close()
+
+
 def test_an_admin_sets_quotas_by_a_form(node: Node, opened: Tab) -> None:
     page = opened.page
     alert = page.locator("dialog [role=alert]")
@@ -293,7 +325,7 @@ def test_the_page_survives_kill_9_of_the_manager(chromium: Any) -> None:
     manager = Manager("2x80GiB", options=["--web", f"127.0.0.1:{port}"]).start()
     try:
         manager.quota("alice", 2)
-        token = manager.call("web_token", admin=True, for_ms=HOUR_MS, by="root")["token"]
+        token = manager.call("web_token", admin=True, for_ms=HOUR_MS)["token"]
         with tab(chromium, Site(f"http://127.0.0.1:{port}/")) as opened:
             opened.allowed += ("ERR_", "503")
             opened.open(token)

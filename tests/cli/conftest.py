@@ -1,10 +1,11 @@
-"""The command line as a child process, and stand-ins for the manager's two sockets.
+"""The command line as a child process, and stand-ins for the manager's sockets.
 
 The stand-ins give scripted answers and record the requests.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -23,8 +24,8 @@ import pytest
 from client_plugin.ways import choice
 from client_plugin.ways.control import ControlConnection
 from nodemgr import cli
-from nodemgr.edge.admin.control_client import SYNC_PREFIX
 from nodemgr.edge.rpc import wire
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.packets import Packet, decode
 
@@ -47,7 +48,7 @@ def clean_environment(**changes: str | None) -> dict[str, str]:
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
     """A directory with a path that is short enough for sockets."""
-    directory = Path(tempfile.mkdtemp(prefix="nmc-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="nmc-", dir=TMP))
     directory.chmod(0o755)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
@@ -106,7 +107,7 @@ def nodemgr(
 
 STRANGER = """
 import datetime, difflib, os, pwd, shutil, sys, textwrap
-import nodemgr.edge.admin.control_client, nodemgr.edge.rpc.wire
+import nodemgr.edge.rpc.wire, client_plugin.ways.event_stream
 import client_plugin.verbs.commands.queue_actions
 from nodemgr.cli import main
 from nodemgr.cli.presentation.group import nodemgr
@@ -264,10 +265,10 @@ def status(env: str = "alice", **changes: Any) -> dict[str, Any]:
 
 
 @dataclass
-class ManagerStandIn:
-    """A control socket that answers from a table, and an event socket to publish on.
+class RunningManager:
+    """A control socket that answers from a table, and has events when they are published.
 
-    It records the orders that it gets.
+    It records the orders that it gets. Each connection has a thread.
     """
 
     run_dir: Path
@@ -275,67 +276,97 @@ class ManagerStandIn:
     """Verb -> result, or the (code, error) of a refusal, or a function of the arguments."""
     orders: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     subscribed: threading.Event = field(default_factory=threading.Event)
-    published: int = 0
-    """Events."""
+    """A reader waits for events."""
+    published: list[dict[str, Any]] = field(default_factory=list)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _connections: list[socket.socket] = field(default_factory=list)
+    _is_over: bool = False
 
-    def reply(self, order: dict[str, Any]) -> dict[str, Any]:
-        self.orders.append((order["verb"], order["args"]))
-        answer = self.answers.get(order["verb"])
+    def reply(self, verb: str, given: dict[str, Any]) -> dict[str, Any]:
+        self.orders.append((verb, given))
+        if verb == "events":
+            return self._events(**given)
+        answer = self.answers.get(verb)
         if callable(answer):
-            answer = answer(**order["args"])
+            answer = answer(**given)
         if answer is None or isinstance(answer, tuple):
-            code, error = answer or ("usage", f"unknown verb {order['verb']}")
-            return {"ok": False, "error": error, "code": code}
-        return {"ok": True, "result": answer}
+            code, error = answer or ("usage", f"unknown verb {verb}")
+            return {"error": error, "code": code}
+        return dict(answer)
 
-    def serve(self, control: Any, events: Any, orders: Any) -> None:
-        """Until a frame comes on `orders` that is empty; others are published."""
-        import zmq
+    def _events(self, *, wait: bool = False, **span: Any) -> dict[str, Any]:
+        told = self.answers.get("events", self._published)
+        if wait:
+            self.subscribed.set()
+        with self._changed:
+            while True:
+                found: dict[str, Any] = told(**span) if callable(told) else told
+                if found["events"] or not wait or self._is_over:
+                    return found
+                self._changed.wait()
 
-        poller = zmq.Poller()
-        for polled in (control, events, orders):
-            poller.register(polled, zmq.POLLIN)
-        while True:
-            ready = dict(poller.poll())
-            if control in ready:
-                peer, frame = control.recv_multipart()
-                control.send_multipart([peer, json.dumps(self.reply(json.loads(frame))).encode()])
-            if events in ready:
-                subscription = events.recv()
-                if subscription.startswith(b"\x01" + SYNC_PREFIX):
-                    events.send(subscription[1:])
-                    self.subscribed.set()
-            if orders in ready:
-                frame = orders.recv()
-                if not frame:
-                    return
-                events.send_multipart([json.loads(frame)["name"].encode(), frame])
-
-
-class RunningManager(ManagerStandIn):
-    """Serves in a thread of its own; `publish` hands an event to it."""
-
-    def start(self) -> None:
-        import zmq
-
-        self._context = zmq.Context()
-        sockets = [self._context.socket(kind) for kind in (zmq.ROUTER, zmq.XPUB, zmq.PAIR)]
-        sockets[0].bind(f"ipc://{self.run_dir}/control.sock")
-        sockets[1].bind(f"ipc://{self.run_dir}/events.sock")
-        sockets[2].bind("inproc://o")
-        self._orders = self._context.socket(zmq.PAIR)
-        self._orders.connect("inproc://o")
-        self._thread = threading.Thread(target=self.serve, args=sockets, daemon=True)
-        self._thread.start()
+    def _published(self, since: int | None = None, limit: int = 1_000) -> dict[str, Any]:
+        if since is None:
+            return {"events": self.published[-limit:]}
+        return {"events": [one for one in self.published if one["sequence"] > since][:limit]}
 
     def publish(self, event: dict[str, Any]) -> None:
-        self.published += 1
-        self._orders.send(json.dumps(event).encode())
+        with self._changed:
+            self.published.append(event)
+            self._changed.notify_all()
+
+    def start(self) -> None:
+        (self.run_dir / "control.sock").unlink(missing_ok=True)
+        (self.run_dir / "events.sock").unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as events:
+            events.bind(str(self.run_dir / "events.sock"))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(self.run_dir / "control.sock"))
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            sheet = -1
+            while packet := connection.recv(wire.PACKET_BYTES):
+                message = decode(packet)
+                rid, text = message.number("rid"), message.text("argument") or ""
+                if message.text("what") == "sheet":
+                    sheet = os.memfd_create("sheet")
+                    os.truncate(sheet, 2**20)
+                    part = wire.encode("PART", rid=rid, index=0, count=1, data="{}")
+                    socket.send_fds(connection, [part], [sheet])
+                    continue
+                if text.startswith("["):
+                    text = os.pread(sheet, json.loads(text)[1], 0).decode()
+                order = json.loads(text)
+                data = json.dumps(self.reply(order["verb"], order["args"])).replace("%", "\\u0025")
+                if self._is_over:  # a manager that ended answers no more
+                    return
+                pages = [data[at : at + 30_000] for at in range(0, len(data), 30_000)]
+                for index, page in enumerate(pages):
+                    head = f"NODEMGR/1 PART\nrid={rid}\nindex={index}\ncount={len(pages)}\n"
+                    connection.send(f"{head}data={page}\n".encode())
 
     def stop(self) -> None:
-        self._orders.send(b"")
-        self._thread.join(WAIT_LIMIT_S)
-        self._context.destroy(linger=0)
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
 
 @pytest.fixture

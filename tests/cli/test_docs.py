@@ -12,8 +12,7 @@ import pytest
 from client_plugin import verbs
 from client_plugin.verbs.arguments import parser
 from client_plugin.verbs.arguments.parser import Verb
-from nodemgr.cli import VERBS
-from nodemgr.cli.presentation.group import nodemgr
+from nodemgr.cli.presentation.group import VERBS, nodemgr
 from tests.cli.conftest import ROOT
 
 DOCS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))

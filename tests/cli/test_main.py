@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import nodemgr.cli as cli
 from nodemgr.cli.presentation import group
 from tests.cli.conftest import Run, clean_environment, one_line
 from tests.support.limits import WAIT_LIMIT_S
@@ -18,15 +17,18 @@ from tests.support.limits import WAIT_LIMIT_S
 def test_the_help_names_every_verb(nodemgr: Run) -> None:
     result = nodemgr("--help")
     assert result.returncode == 0
-    for verb in cli.VERBS:
+    for verb in group.VERBS:
         assert f"\n  {verb} " in result.stdout
+    assert sorted(verb for listed in group.HEADINGS.values() for verb in listed) == sorted(
+        group.VERBS
+    )
 
 
-@pytest.mark.parametrize("verb", cli.VERBS)
+@pytest.mark.parametrize("verb", group.VERBS)
 def test_each_verb_is_there_and_helps(verb: str) -> None:
     command = group.nodemgr.get_command(None, verb)  # type: ignore[arg-type]
     assert command is not None
-    assert command.get_short_help_str(limit=100) == cli.VERBS[verb], (
+    assert command.get_short_help_str(limit=100) == group.VERBS[verb], (
         "the help of all verbs and the verb's own say the same"
     )
     with pytest.raises(SystemExit) as ended:
@@ -48,7 +50,7 @@ def test_the_help_imports_no_verb() -> None:
     said = [
         name
         for name in loaded
-        if name.rpartition(".")[0] in homes and name.rpartition(".")[2] in cli.VERBS
+        if name.rpartition(".")[0] in homes and name.rpartition(".")[2] in group.VERBS
     ]
     assert said + [name for name in ("zmq", "pynvml", "psutil", "ctypes") if name in loaded] == []
 
@@ -88,7 +90,7 @@ print(*sys.modules)"""
 def test_without_a_verb_there_is_help(nodemgr: Run) -> None:
     result = nodemgr()
     assert result.returncode == 2
-    assert "Verbs:" in result.stderr
+    assert "Set up:" in result.stderr
     assert result.stdout == ""
 
 

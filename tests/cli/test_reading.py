@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from nodemgr.cli.admins import events
-from nodemgr.edge.admin.control_client import EventStream
 from tests.cli.conftest import (
     WAIT_LIMIT_S,
     EnvStandIn,
@@ -131,6 +130,14 @@ def test_an_env_with_all_its_connections_is_a_warning(
     assert (result.returncode, result.stderr) == (
         0,
         "nodemgr: warning: environment mallory has all\n",
+    )
+
+
+def test_an_entry_that_is_set_aside_is_a_warning(nodemgr: Run, manager: RunningManager) -> None:
+    manager.answers["status"] = status(set_aside=[{"entry": "j3", "reason": "KeyError: 'x'"}])
+    assert nodemgr("status").stderr == (
+        "nodemgr: warning: j3 is set aside after a fault of the manager: KeyError: 'x'"
+        " (nodemgr doctor)\n"
     )
 
 
@@ -485,24 +492,6 @@ def test_events_as_they_happen_until_ctrl_c(manager: RunningManager) -> None:
         assert [json.loads(process.stdout.readline())["sequence"] for _ in range(2)] == [2, 3]
         process.send_signal(signal.SIGINT)
         assert (process.wait(WAIT_LIMIT_S), process.stderr.read()) == (130, "")
-
-
-def test_events_that_were_dropped_on_their_way_are_looked_up(manager: RunningManager) -> None:
-    stored = [event(number, "task.granted") for number in range(1, 4)]
-
-    def events(since: int, limit: int) -> dict[str, Any]:
-        known = stored if manager.published else stored[:1]
-        return {
-            "schema_version": 1,
-            "events": [one for one in known if one["sequence"] > since][:limit],
-        }
-
-    manager.answers["events"] = events
-    with EventStream(manager.run_dir) as stream:
-        followed = stream.follow(0)
-        assert next(followed)["sequence"] == 1
-        manager.publish(stored[2])  # the second one never comes by itself
-        assert [next(followed)["sequence"] for _ in range(2)] == [2, 3]
 
 
 def test_events_without_a_manager(nodemgr: Run) -> None:

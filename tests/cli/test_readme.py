@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from nodemgr.cli import VERBS
+from nodemgr.cli.presentation.group import VERBS
 from tests.cli.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -19,6 +19,12 @@ MAX_LINES = 210
 def test_the_readme_is_short() -> None:
     shown = re.sub(r"^<!--.*?-->\n", "", README, flags=re.MULTILINE | re.DOTALL)
     assert len(shown.splitlines()) <= MAX_LINES
+
+
+def test_no_page_puts_a_manager_where_files_are_cleaned_away() -> None:
+    for page in PAGES:
+        words = (ROOT / page).read_text()
+        assert not re.findall(r"--(?:run|state)-dir[= ]/tmp\S*", words), page
 
 
 def test_the_users_page_has_the_command_line_s_table_of_verbs() -> None:

@@ -22,6 +22,7 @@ import pytest
 from client_plugin.verbs.commands import top
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.reading import top_feed
+from client_plugin.ways.event_stream import EventSignals
 from tests.cli.conftest import (
     ROOT,
     WAIT_LIMIT_S,
@@ -156,10 +157,11 @@ class Screen:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         said = {"NODEMGR_RUN_DIR": str(run_dir), "TERM": "xterm-256color", "NO_COLOR": "1"}
+        bare = {"COLUMNS": None, "LINES": None, "PYTHONUNBUFFERED": None}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "nodemgr", "top", *words],
             stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-            env=clean_environment(COLUMNS=None, LINES=None, **{**said, **variables}),
+            env=clean_environment(**{**bare, **said, **variables}),
         )  # fmt: skip
         os.close(theirs)
         self.text = ""
@@ -391,3 +393,28 @@ def test_an_environment_without_a_queue_is_asked_for_its_status_alone(
     alice.answers["status"] = node_views.empty_node().status
     assert "Nothing waits." in nodemgr("top", "--once", "--env", "alice").stdout
     assert [what for what, _ in alice.asked] == ["status"]
+
+
+# -- the stream
+
+
+def test_a_signal_comes_with_an_event_alone(manager: RunningManager) -> None:
+    signals = EventSignals(manager.run_dir)
+    assert not signals.wait(0)
+    manager.publish(event(1, "task.granted"))
+    while not signals.wait(0.5):  # the subscription may come after the event
+        manager.publish(event(2, "task.granted"))
+    while signals.wait(0.5):
+        pass
+    signals.close()
+
+
+def test_the_end_of_the_stream_is_a_signal_and_no_stream_is_none(short_dir: Path) -> None:
+    manager = RunningManager(short_dir)
+    manager.start()
+    signals = EventSignals(short_dir)
+    assert not signals.wait(0)
+    manager.stop()
+    assert signals.wait(WAIT_LIMIT_S)
+    assert not signals.wait(0)
+    assert not EventSignals(None).wait(0)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +47,23 @@ def test_an_unknown_environment_has_one_exit_code(node: Manager, line: str) -> N
     assert (ended.returncode, ended.stdout) == (Exit.QUOTA_REFUSES, "")
     assert "no environment 'nosuch'" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("line", ["run --env bob -- true", "queue --env bob", "logs --env bob j1"])
+def test_an_environment_whose_files_are_gone_is_not_called_unknown(
+    tmp_path: Path, line: str
+) -> None:
+    """A cleaner has taken client.conf and the sockets, and no manager has made them again yet."""
+    (tmp_path / "envs" / "bob").mkdir(parents=True)
+    ended = subprocess.run(
+        [sys.executable, "-m", "nodemgr", *line.split()],
+        env={**os.environ, "NODEMGR_RUN_DIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stdout) == (Exit.UNREACHABLE, "")
+    assert ended.stderr == (
+        f"nodemgr: the files of environment 'bob' in {tmp_path} are not whole: the manager makes "
+        "them again within seconds, if it runs: `nodemgr doctor`\n"
+    )

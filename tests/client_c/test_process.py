@@ -248,7 +248,8 @@ def test_what_it_exports_and_what_it_leaves_open(elf: ELFFile) -> None:
         "nodemgr_abi", "nodemgr_preloaded", "nodemgr_managed", "nodemgr_setting", "nodemgr_begin",
         "nodemgr_begin_program", "nodemgr_timed_out", "nodemgr_poll",
         "nodemgr_cancel", "nodemgr_release", "nodemgr_state", "nodemgr_lease", "nodemgr_ask",
-        "nodemgr_ask_file", "nodemgr_progress", "nodemgr_is_stderr", "nodemgr_set_waiter",
+        "nodemgr_ask_file", "nodemgr_progress", "nodemgr_is_stderr", "nodemgr_report_status",
+        "nodemgr_set_waiter",
         "nodemgr_set_checker", "nodemgr_set_raiser",
         "nodemgr_publish_env",
     }  # fmt: skip

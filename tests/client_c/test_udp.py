@@ -218,6 +218,7 @@ def test_a_renewed_key_and_a_moved_manager_are_found_in_the_silence(
     held(child, udp)
     udp.expect("BEAT")
     moved = UdpManager(spawn.env)  # with a key of its own
+    spawn.env.write(timeout_ms="3600000")  # a second look would come too late
     rejoin = moved.expect("REJOIN")
     moved.answer(rejoin, "GRANT", **fields_of(rejoin))
     moved.expect("BEAT")

@@ -19,6 +19,7 @@ import random
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,21 +27,20 @@ from typing import Any
 import pytest
 
 from nodemgr.core.lifecycle.restart import restore
-from nodemgr.core.manager import State
+from nodemgr.core.manager import Draft
 from nodemgr.core.model import encoding, events
 from nodemgr.core.model.entities import Config, Gpu, Quota
 from nodemgr.edge.clients.udp import UdpServer
-from nodemgr.edge.engine.client_hub import ClientHub
-from nodemgr.edge.engine.daemon import ClientVerbs, Daemon, DaemonPorts, Surroundings
+from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.engine.informer import QUEUE_CHANGED
-from nodemgr.edge.engine.job_controller import JobPorts
+from nodemgr.edge.gate.node_gate import NO_NODE_GATE
 from nodemgr.edge.gpu.gpu_inventory import DriverReading
-from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.ledger.registry import Ledgers
 from nodemgr.edge.store.database import CommitBatch
 from nodemgr.edge.store.journal import Journal
 from tests.client_c.compiled import CLIENT_SOURCES, HIDDEN, compile_c
 from tests.core.invariants import promises
+from tests.edge.simulated_clock import SimulatedClock
 from tests.support.examples import examples
 
 MS = 1_000_000
@@ -250,6 +250,39 @@ class Out:
         self._world.carry(packet, client.deliver)
 
 
+class Node(Daemon):
+    """A daemon whose sockets but that of UDP, GPUs and jobs are stand-ins."""
+
+    def __init__(self, base: Any, ledgers: Ledgers, stub: Any) -> None:
+        self.stub = stub
+        super().__init__(base, ledgers)
+
+    def make_transports(self) -> None:
+        base = self.base
+        assert base.udp_socket is not None
+        self.udp = self.server = UdpServer(
+            base.loop, base.selector, self.hub, base.clock, base.udp_socket
+        )
+        self.clients = self.envs = self.context_sizes = self.stub
+        self.env_of_stranger = lambda _pid: None
+
+    def watch_gpus(self, on_reading: object) -> Any:
+        return self.stub
+
+    def has_mps(self) -> bool:
+        return False
+
+    def executor(self, listener: object) -> Any:
+        return SimpleNamespace(job_of=lambda _: None)
+
+    def suspender(self, answered: object) -> Any:
+        return self.stub
+
+    @cached_property
+    def client(self) -> None:
+        return None
+
+
 class World:
     def __init__(self, seed: int, directory: Path, library: Path) -> None:
         self.chance = random.Random(seed)
@@ -265,7 +298,7 @@ class World:
         self._socket = UdpServer.bind("127.0.0.1", 0)
         self.config = Config()
         self.gpus = (Gpu("GPU-0", 0, "simulated", 80 * GIB),)
-        self._start(State(self.config))
+        self._start(Draft(self.config))
         for env in self.keys:
             self.daemon.submit(events.SetQuota(env, Quota(1, 80 * GIB), "root", 0))
         self.clients = [
@@ -275,7 +308,7 @@ class World:
 
     # -- the manager --
 
-    def _start(self, state: State) -> None:
+    def _start(self, state: Draft) -> None:
         loop: Any = self.loop
         store: Any = self.store
         stub: Any = SimpleNamespace(
@@ -289,36 +322,24 @@ class World:
             charge=lambda *_: None,
             share=lambda _: None,
         )
-        factory: Any = SimpleNamespace(job_of=lambda _: None)
         selector: Any = SimpleNamespace(swallow=lambda *_: None)
-
-        def surroundings(_: Daemon, hub: ClientHub) -> Surroundings:
-            self.server = UdpServer(loop, selector, hub, self.clock, self._socket)
-            return Surroundings(
-                clients=stub,
-                udp=self.server,
-                envs=stub,
-                context_sizes=stub,
-                env_of_stranger=lambda _: None,
-                has_mps=lambda: False,
-            )
-
-        ports = DaemonPorts(
-            surroundings,
-            lambda _: stub,
-            JobPorts(lambda _: factory, lambda _: stub),
-            lambda _: stub,
-            lambda _: ClientVerbs(lambda *_: None, lambda *_: None, ()),
+        base: Any = SimpleNamespace(
+            settings=SimpleNamespace(
+                job_log_sink="store", job_logs_bytes=0, job_logs_days=0, run_dir=Path("/")
+            ),
+            loop=loop,
+            selector=selector,
+            clock=self.clock,
+            state=state,
+            journal=Journal(store, self.clock),
+            gate=None,
+            no_gate="",
+            node_gate=NO_NODE_GATE,
+            udp_socket=self._socket,
         )
-
-        daemon = self.daemon = Daemon(
-            loop,
-            self.clock,
-            state,
-            Journal(store, self.clock),
-            Ledgers(lambda *_: None),
-            ports,
-        )
+        daemon = self.daemon = Node(base, Ledgers(lambda *_: None), stub)
+        daemon.hub.serve(lambda *_: None, lambda *_: None, (), lambda *_: None)
+        self.server = daemon.server
         daemon.informer.subscribe(
             lambda _, news: (
                 loop.call_soon(daemon.engine.run_pass) if QUEUE_CHANGED in news else None

@@ -37,15 +37,26 @@ def timeout_ms() -> int:
 
 
 @pytest.fixture
-def node(make_manager: Callable[..., Manager], kind: str, timeout_ms: int) -> Iterator[Manager]:
+def shares_client() -> bool:
+    """Whether other tests' managers may have the files of its client open."""
+    return True
+
+
+@pytest.fixture
+def node(
+    make_manager: Callable[..., Manager], kind: str, timeout_ms: int, shares_client: bool
+) -> Iterator[Manager]:
     """A manager on two simulated GPUs of 16 GiB."""
-    yield from container_node(make_manager, kind, NODEMGR_TIMEOUT_MS=str(timeout_ms))
+    yield from container_node(
+        make_manager, kind, shares_client, NODEMGR_TIMEOUT_MS=str(timeout_ms)
+    )
 
 
 def container_node(
-    make_manager: Callable[..., Manager], kind: str, **settings: str
+    make_manager: Callable[..., Manager], kind: str, shares_client: bool = True, **settings: str
 ) -> Iterator[Manager]:
     manager = make_manager(
+        start=False,
         simulate="2x16GiB",
         environment={
             "NODEMGR_CDI_DIR": str(podman.CDI_DIR),
@@ -53,7 +64,9 @@ def container_node(
             **settings,
         },
     )
-    yield manager
+    if not shares_client:
+        manager.state_dir.mkdir(mode=0o700)
+    yield manager.start()
     (podman.CDI_DIR / (kind.partition(".")[0] + ".json")).unlink(missing_ok=True)
 
 

@@ -220,12 +220,3 @@ class Containers:
         if self._names:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 _podman("rm", "--force", "--time=0", "--ignore", *self._names, check=False)
-
-
-def eventually(true: Any, what: str) -> Any:
-    """Waits for what happens soon; for what no event tells."""
-    deadline = time.monotonic() + WAIT_LIMIT_S
-    while not (found := true()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found

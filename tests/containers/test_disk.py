@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.containers.conftest import container_node
-from tests.containers.podman import Containers, eventually
+from tests.containers.podman import Containers
 from tests.containers.test_jobs import CPU, submit
+from tests.support.limits import until
 from tests.support.manager import ROOT, Manager
 from tests.support.queue_pages import queue_rows
 
@@ -46,7 +47,7 @@ def test_output_and_reports_of_a_container_have_bounds(
     printing = ("sh", "-c", f"head -c {20 * MIB} /dev/zero; : > /proc/self/fd/1; exit 0")
     job = submit(containers, box, *CPU, "--array", f"1-{JOBS}", "--", *printing, user="nobody")
     assert containers.execute(box, "nodemgr", "wait", job)[0] == 0
-    eventually(lambda: used_bytes(jobs) <= ENDED_BYTES, "the logs of ended jobs have their bound")
+    until(lambda: used_bytes(jobs) <= ENDED_BYTES, "the logs of ended jobs have their bound")
 
     held = (*CPU, "--hold", "--array", f"1-{JOBS}", "--", "true")
     job = submit(containers, box, *held, user="nobody")
@@ -65,8 +66,8 @@ def test_output_and_reports_of_a_container_have_bounds(
     told = filler.json()
     assert told["ENDED ACK"] == JOBS, told
     filler.end()
-    eventually(lambda: queue_rows(node.call) == [], "each ends with the process that claimed it")
-    eventually(lambda: used_bytes(jobs) <= ENDED_BYTES, "the logs of ended jobs have their bound")
+    until(lambda: queue_rows(node.call) == [], "each ends with the process that claimed it")
+    until(lambda: used_bytes(jobs) <= ENDED_BYTES, "the logs of ended jobs have their bound")
     containers.close()
     assert used_bytes(jobs) <= ENDED_BYTES
     assert "Traceback" not in node.log

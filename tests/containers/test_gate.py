@@ -17,6 +17,7 @@ from nodemgr.edge.gate.state_files import Records
 from nodemgr.paths import container_dir
 from tests.containers import podman
 from tests.containers.podman import Containers
+from tests.support.limits import until
 from tests.support.manager import HOLD, ROOT, Manager
 
 FREE = ("--cap-add=MKNOD", "--device-cgroup-rule=c 195:* rwm")
@@ -178,7 +179,7 @@ def test_the_gate_stands_without_its_manager(node: Manager, containers: Containe
     holder.close()
     containers.execute(alice, "/bin/sh", "-c", f"pkill -x {HOLD.name}")
     node.start()
-    podman.eventually(lambda: not node.status()["tasks"], "the dead holder is found")
+    until(lambda: not node.status()["tasks"], "the dead holder is found")
     assert tried(containers, alice) == []
     again = containers.spawn(late, str(HOLD))
     again.json()

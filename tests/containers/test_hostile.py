@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.containers.podman import Containers, eventually
+from tests.containers.podman import Containers
+from tests.support.limits import until
 from tests.support.manager import HOLD, WAIT_LIMIT_S, Manager
 
 HERE = Path(__file__).parent
@@ -108,6 +109,7 @@ def keeps_client_open(node: Manager) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shares_client", [False])  # nobody else has it open while no manager runs
 def test_it_holds_a_lease_on_each_file_that_it_sees(node: Manager, containers: Containers) -> None:
     """Neither the manager, nor its restart, nor a program of another container waits for one.
 
@@ -115,7 +117,7 @@ def test_it_holds_a_lease_on_each_file_that_it_sees(node: Manager, containers: C
     """
     node.quota("mallory", 1)
     node.quota("bob", 1)
-    eventually(lambda: keeps_client_open(node), "the manager keeps the client's files open")
+    until(lambda: keeps_client_open(node), "the manager keeps the client's files open")
     box = containers.start("mallory")
     hostile = containers.spawn(box, sys.executable, "-I", str(LEASES))
     hostile.write("take\n")
@@ -136,5 +138,5 @@ def test_it_holds_a_lease_on_each_file_that_it_sees(node: Manager, containers: C
     node.quota("mallory", 1)
     assert node.hold("bob", "-s", "0").wait(WAIT_LIMIT_S) == 0
     assert leases_of(LEASES) >= sum(CLIENT not in path for path in dead)
-    eventually(lambda: keeps_client_open(node), "the kernel ends what the manager's opens break")
+    until(lambda: keeps_client_open(node), "the kernel ends what the manager's opens break")
     hostile.close()

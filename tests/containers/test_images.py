@@ -18,6 +18,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from tests.containers.podman import Containers
+from tests.session import TMP
 from tests.support.manager import HOLD, Manager
 
 HERE = Path(__file__).parent
@@ -58,7 +59,7 @@ def test_every_python_from_3_8_on_is_served(node: Manager, containers: Container
 @pytest.fixture
 def bare_image() -> Iterator[Path]:
     """A root directory with glibc, a shell and one program, open to any user."""
-    with tempfile.TemporaryDirectory(prefix="nmi", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nmi", dir=TMP) as directory:
         yield fill(Path(directory))
 
 

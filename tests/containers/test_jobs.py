@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
-from tests.containers.podman import Containers, eventually
+from tests.containers.podman import Containers
 from tests.elastic.led import TRAINEE
 from tests.inside.boxes import outcome
+from tests.support.limits import until
 from tests.support.manager import HOLD, Manager
 from tests.support.queue_pages import queue_rows
 
@@ -129,11 +130,11 @@ def test_a_container_that_stops_takes_its_job_along_and_brings_it_back(
     events.expect("job.started", job=job)
     second = submit(containers, box, "--gpus", "1", "--after", job, "--", "true")
     containers.tell(box, "kill")
-    reason = eventually(lambda: _reason(node, job), "the job waits")
+    reason = until(lambda: _reason(node, job), "the job waits")
     name = containers.inspect(box, "{{.Name}}")
     assert f"waits for its container {name}: start it, then run `nodemgr queue` there" in reason
     assert node.status()["tasks"] == []
-    eventually(
+    until(
         lambda: containers.inspect(box, "{{.State.Running}}") == "false",
         "the container has stopped",
     )

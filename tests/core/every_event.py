@@ -279,6 +279,10 @@ class Everything:
             self.node.passes(30_000, silent=self.silent)
             self.node.are_idle(**{task: ms + 30_000 for task, ms in idle.items() if ms})
 
+    def measured(self) -> None:
+        task = self.one(self.tasks(Suspension.SUSPENDING))
+        self.node.is_measured(task.task_id, self.dice.randint(0, 3) << 30)
+
     def is_out(self) -> None:
         self.node.is_out(self.one(self.tasks(Suspension.SUSPENDING)).task_id)
 
@@ -437,6 +441,7 @@ class Everything:
             placement=self.one((None, "pack", "spread")), enforce=self.one((None, "warn", "fence")),
             cpus=self.one((None, None, None, 2, 4)),
             host_memory_bytes=self.one((None, None, None, 20 * GIB)),
+            forecast=self.one(("on", "off")),
         )  # fmt: skip
 
     def remove_quota(self) -> None:
@@ -592,6 +597,7 @@ RULES: tuple[Rule, ...] = (
     Rule(events.ResumeTask, 12, Everything.resume, Everything.tasks),
     Rule(events.KeepTask, 1, Everything.keep, Everything.tasks),
     Rule(events.IdleSeen, 5, Everything.idle),
+    Rule(events.SuspensionMeasured, 20, Everything.measured, of(Suspension.SUSPENDING)),
     Rule(events.Suspended, 40, Everything.is_out, of(Suspension.SUSPENDING)),
     Rule(events.SuspendFailed, 4, Everything.suspension_fails, of(Suspension.SUSPENDING)),
     Rule(events.Resumed, 40, Everything.is_back, of(Suspension.RESUMING)),

@@ -1,7 +1,8 @@
 """Long walks in which every event of the core meets every other: what always holds.
 
 Node.happens asserts after each step that the promises hold, that no decision raised and set its
-entry aside, that a restart finds the same state, and that the twin that restarted decides the same.
+entry aside, that a restart finds the same state, and at times that the twin that restarted decides
+the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nodemgr.core.manager import RULES as CORE_RULES
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import MS, Request, Suspension, Task, TaskClass
 from nodemgr.core.requests import notify
-from nodemgr.core.scheduler import passes, placement, preemption
+from nodemgr.core.scheduler import passes, placement, victims
 from nodemgr.core.scheduler.allocator import Choice, Shortage
 from nodemgr.core.sharing import preemption as made_to_go
 from nodemgr.core.state import accounting, compute, host_use
@@ -90,8 +91,7 @@ class Preempted:
 
 def check(walked: Everything) -> None:
     state = walked.node.state
-    draft = Draft(state)
-    draft.now_ns = walked.node.now_ns
+    draft = state.at(walked.node.now_ns)
     first_waits_rightly(draft)
     best_effort_cannot_grow(draft)
     for request, *_, line in notify.listing(state, draft.now_ns):
@@ -104,7 +104,7 @@ def check(walked: Everything) -> None:
 
 def first_waits_rightly(draft: Draft) -> None:
     """It could not be served, and best effort that could go out of its way is going."""
-    waiting = (request for request, _ in draft.state.waiting())
+    waiting = (request for request, _ in draft.waiting())
     request = next((each for each in waiting if passes.takes_part(draft, each)), None)
     if (
         request is None or not request.gpus or passes.away(draft, request)
@@ -115,7 +115,7 @@ def first_waits_rightly(draft: Draft) -> None:
     result = placement.judge(draft, request, {}, {})
     assert not isinstance(result.answer, Choice), f"{request} could be served"
     if request.task_class is TaskClass.LATENCY_SENSITIVE and result.answer is Shortage.NODE:
-        left = preemption.victims(
+        left = victims.victims(
             draft, result.ask, result.rows, lambda task: made_to_go.can_go(draft, task)
         )
         assert left == [], f"{request} waits behind best effort that could go"
@@ -133,10 +133,10 @@ def best_effort_cannot_grow(draft: Draft) -> None:
     """Unless a request of an earlier class waits for its GPU."""
     earlier = [
         row
-        for row in draft.state.requests.values()
+        for row in draft.requests.values()
         if row.task_class is not TaskClass.BEST_EFFORT and row.gpus
     ]
-    for task in [draft.state.tasks[task_id] for task_id in draft.state.shrunk]:
+    for task in [draft.tasks[task_id] for task_id in draft.shrunk]:
         free = min(compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus)
         assert free == 0 or earlier or not compute.computes(task), f"{task} could grow"
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from nodemgr.core.lifecycle import timers
 from nodemgr.core.lifecycle.restart import restore
-from nodemgr.core.manager import State, Transition, step
+from nodemgr.core.manager import Draft, Transition, step
 from nodemgr.core.model import array_rows, encoding, events, job_ids
 from nodemgr.core.model.effects import (
     CloseLedger,
@@ -69,7 +69,7 @@ class Node:
 
     def __init__(self, gpus: int = 4, gib: int = 80, **config: Any) -> None:
         self.config = Config(**config)
-        self.state = State(self.config)
+        self.state = Draft(self.config)
         self.now_ns = 1_000 * S
         self.wall_ns = WALL
         self.store: dict[tuple[str, str], Any] = {}
@@ -112,11 +112,11 @@ class Node:
         self.effects = []
         following: events.Event | None = event
         while following is not None:
+            alive = dict(self.state.unreclaimed_alive)
             transition = self._step(following)
             for failed in transition.failed if not self.may_fail else ():
                 raise failed.cause
             assert promises.check_change(transition, following) == []
-            alive = dict(self.state.unreclaimed_alive)
             transition.apply()
             self.effects += (*transition.saved, *transition.published, *transition.effects)
             for save in transition.saved:
@@ -339,6 +339,7 @@ class Node:
         worker: int | None = None,
         most_gib: int | None = None,
         starts: bool = False,
+        expected_ms: int | None = None,
     ) -> list[Effect]:
         """A process asks for GPUs; each has a token of its own unless one is named."""
         caller = self.caller(env, pid, udp=udp, ancestors=ancestors, job_id=job_id)
@@ -368,6 +369,7 @@ class Node:
                 None if worker is None else f"GPU-{worker}",
                 None if most_gib is None else most_gib * GIB,
                 starts,
+                expected_ms,
             )
         )
 
@@ -495,6 +497,9 @@ class Node:
 
     def keeps(self, task: str, ms: int, *, env: str | None = None) -> list[Effect]:
         return self.happens(events.KeepTask(task, "root", ms, self.wall_ns, env))
+
+    def is_measured(self, task: str, memory_bytes: int) -> list[Effect]:
+        return self.happens(events.SuspensionMeasured(task, memory_bytes, self.wall_ns))
 
     def is_out(self, task: str) -> list[Effect]:
         """The suspension process reports that no process of the task has device memory."""
@@ -705,6 +710,7 @@ def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
         memory_most_bytes=more.pop("memory_most_bytes", None),
         cpus=more.pop("cpus", None),
         host_memory_bytes=more.pop("host_memory_bytes", None),
+        is_memory_filled=more.pop("is_memory_filled", False),
     )
     return events.Submission(
         ref=ref,

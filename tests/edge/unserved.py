@@ -20,6 +20,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+from tests.session import TMP
+
 DEVICE = Path("/dev/fuse")
 LOOKUP, GETATTR, OPEN, INIT = 1, 3, 14, 26
 ROOT_NODE, FILE_NODE = 1, 2
@@ -61,7 +63,7 @@ class UnservedFile:
         self._device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
         self._over = os.pipe()
         self._is_silent = False
-        with tempfile.TemporaryDirectory(prefix="nmf", dir="/tmp") as place:
+        with tempfile.TemporaryDirectory(prefix="nmf", dir=TMP) as place:
             options = f"fd={self._device},rootmode=40000,user_id=0,group_id=0"
             if _libc.mount(b"unserved", place.encode(), b"fuse", 0, options.encode()) != 0:
                 os.close(self._device)

@@ -232,7 +232,7 @@ class World:
             elif self.now_s >= worker.ready_s:
                 worker.stage = "waiting"
                 self.say(worker.number, Hello(worker.number, 1))
-        elif worker.stage == "failed":
+        elif worker.stage in ("failed", "finished"):
             worker.inbox.clear()
         elif worker.inbox:
             self._receive(worker, worker.inbox.popleft())
@@ -279,7 +279,8 @@ class World:
 
     def _broken(self, worker: Trainee) -> bool:
         return self.breaks and any(
-            peer is None or peer.generation != worker.generation for peer in self._peers(worker)
+            peer is None or peer.generation != worker.generation or peer.stage == "finished"
+            for peer in self._peers(worker)
         )
 
     def _fail(self, worker: Trainee) -> None:
@@ -292,6 +293,27 @@ class World:
 
     def step(self) -> bool:
         """A training step of the newest collective whose members are all there."""
+        generation, workers = self._whole()
+        if workers:
+            self._finish_step(generation, workers)
+        return bool(workers)
+
+    def end_training(self) -> bool:
+        """Its members' loops end after the last step, as far as no urgent word interrupts it."""
+        _, workers = self._whole()
+        late = [w for w in workers if any(order.now for order in w.inbox)]
+        ended = [w for w in workers if w not in late or self.random.random() < 0.5] or workers
+        for worker in ended:
+            self.leave_loop(worker, Done(worker.number, 1))
+        return bool(workers)
+
+    def leave_loop(self, worker: Trainee, word: PlanEvent) -> None:
+        """The loop of a worker is over, and its process goes on."""
+        worker.stage = "finished"
+        self.say(worker.number, word)
+
+    def _whole(self) -> tuple[int, list[Trainee]]:
+        """The newest collective whose members are all there."""
         for generation in sorted(self.sent, reverse=True):
             workers = [self.workers.get(number) for number, _ in self.sent[generation].members]
             if all(
@@ -301,9 +323,8 @@ class World:
                 and worker.generation == generation
                 for worker in workers
             ):
-                self._finish_step(generation, [worker for worker in workers if worker is not None])
-                return True
-        return False
+                return generation, [worker for worker in workers if worker is not None]
+        return 0, []
 
     def _finish_step(self, generation: int, workers: list[Trainee]) -> None:
         assert generation >= self.stepped_in, f"two generations train: {self.log[-30:]}"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
@@ -74,10 +74,9 @@ class Led:
 
     def await_workers(self, count: int) -> None:
         """Until this many processes of the command run, a spare among them."""
-        end_s = time.monotonic() + WAIT_LIMIT_S
-        while len(self.workers()) < count:
-            assert time.monotonic() < end_s, f"{self.workers()}; lines: {self.lines}"
-            time.sleep(0.05)
+        until(
+            lambda: len(self.workers()) >= count, lambda: f"{self.workers()}; lines: {self.lines}"
+        )
 
     def send(self, number: int) -> None:
         os.kill(self.process.pid, number)

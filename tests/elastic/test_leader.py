@@ -78,6 +78,31 @@ def test_a_worker_that_does_not_leave_is_killed_at_its_deadline(lead: Callable[.
     assert_left(led, 0)
 
 
+IMPORTS = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from nodemgr_client import elastic
+print("imported", flush=True)
+time.sleep(1_000)
+"""
+
+
+def test_a_worker_that_still_loads_its_data_goes_at_once(
+    lead: Callable[..., Led], tmp_path: Path
+) -> None:
+    """A script with a checkpoint of its own would have until the deadline, and start anew."""
+    script = tmp_path / "imports.py"
+    script.write_text(IMPORTS)
+    site = str(Path(__file__).parents[2] / "sitecustomize")
+    led = lead(site, gpus=2, script=script, options=f"--checkpoint {tmp_path / 'own'}")
+    led.line("imported", times=2)
+    pid = led.workers()[0]
+    led.lease("recall", 1)
+    led.line("worker 1 was ended, .* before elastic.* was reached: it had nothing to lose")
+    led.word("left", "GPU-1")
+    assert led.workers() == {0: pid}
+
+
 def test_a_stopped_worker_is_named(lead: Callable[..., Led]) -> None:
     led = lead(gpus=2)
     led.line("runs on 2 GPUs$")

@@ -11,8 +11,10 @@ from client_plugin.elastic.orders import (
     EndAsked,
     GpuRecalled,
     NoRoom,
+    Quit,
     Report,
     Resized,
+    Saved,
     TaskLost,
 )
 from tests.elastic.imagined import GPUS, World
@@ -66,24 +68,29 @@ def disturb(world: World) -> None:
         world.random.choice(alive).stuck = True
 
 
+def happen(world: World, least: float = 0.0) -> None:
+    """One random thing. `least` 0.05: nothing is disturbed."""
+    choice = world.random.uniform(least, 1.0)
+    if choice < 0.05:
+        disturb(world)
+    elif choice < 0.3:
+        world.step()
+    elif choice < 0.4 and world.ends:
+        world.tell_end()
+    elif choice < 0.5 and world.words:
+        world.hear(world.random.choice(world.words)[0])
+    elif choice < 0.55:
+        world.pass_time(world.random.uniform(0.0, 0.5))
+    elif world.workers:
+        world.move(world.random.choice(list(world.workers.values())))
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_random_walk_keeps_what_was_promised(seed: int) -> None:
     """The promises are asserted in the imagined world; at its end, training goes on."""
     world = World(seed, gpus=1 + seed % 4, breaks=seed % 3 > 0, late=seed % 2 > 0)
     for _ in range(300):
-        choice = world.random.random()
-        if choice < 0.05:
-            disturb(world)
-        elif choice < 0.3:
-            world.step()
-        elif choice < 0.4 and world.ends:
-            world.tell_end()
-        elif choice < 0.5 and world.words:
-            world.hear(world.random.choice(world.words)[0])
-        elif choice < 0.55:
-            world.pass_time(world.random.uniform(0.0, 0.5))
-        elif world.workers:
-            world.move(world.random.choice(list(world.workers.values())))
+        happen(world)
         if world.end is not None:
             break
     if world.end is None:
@@ -97,6 +104,37 @@ def test_a_random_walk_keeps_what_was_promised(seed: int) -> None:
     assert all(deadline is None for deadline in world.lease.values())
     closed = {gpu for gpu, seat in world.plan.roster.seats.items() if seat.closed}
     assert members(world) == set(world.lease) - closed
+
+
+def quit_one(world: World) -> None:
+    """`break` in the loop of one worker; the others train on."""
+    stepping = [each for each in world.workers.values() if world.has_state(each)]
+    if len(stepping) > 1:
+        worker = world.random.choice(stepping)
+        world.leave_loop(worker, Quit(worker.number, 1))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_training_that_ends_at_any_instant_ends_the_task(seed: int) -> None:
+    """Joiners whose generation came too late wait for nobody, and no peer waits for the ended."""
+    world = World(seed, gpus=1 + seed % 4, breaks=seed % 3 > 0, late=seed % 2 > 0)
+    for _ in range(world.random.randint(60, 200)):
+        happen(world)
+    for worker in [each for each in world.workers.values() if each.stuck]:
+        world.kill(worker.number)
+    if seed % 4 == 0:
+        quit_one(world)
+    until_s = world.now_s + 60.0
+    while world.end is None and not world.end_training() and world.now_s < until_s:
+        happen(world, 0.05)
+    for _ in range(world.random.randint(0, 60)):
+        happen(world, 0.05)
+    for _ in range(3):  # those that an urgent word has interrupted end after the others
+        for worker in [each for each in world.workers.values() if each.stage == "finished"]:
+            world.kill(worker.number, 0)
+        world.run(2.0)
+        world.end_training()
+    assert world.end is not None, world.log[-30:]
 
 
 def test_an_offered_gpu_trains_and_no_step_is_lost() -> None:
@@ -368,6 +406,82 @@ def test_workers_that_have_finished_end_the_task() -> None:
     world.finish_training()
     world.tell_ends()
     assert world.end == 0
+
+
+def test_a_joiner_whose_generation_comes_after_the_last_step_is_ended_at_once() -> None:
+    """The others' processes may go on for long, and none of them would form it."""
+    world = trained(1)
+    (ended,) = world.on(GPUS[0])
+    world.offer(GPUS[3])
+    while len(world.sent[max(world.sent)].members) == 1:
+        world.pass_time(0.1)
+        world.move(world.on(GPUS[3])[0])
+    world.leave_loop(ended, Done(ended.number, 1))
+    assert world.on(GPUS[3]) == []
+    world.tell_ends()
+    world.kill(ended.number, 0)
+    world.tell_ends()
+    assert world.end == 0
+
+
+def test_a_break_ends_the_wait_of_the_others_in_its_collective() -> None:
+    """NCCL's collectives do not break by themselves."""
+    world = World(1, 2, breaks=False)
+    world.run(10.0)
+    (left,) = world.on(GPUS[0])
+    world.leave_loop(left, Quit(left.number, 1))
+    assert trains(world)
+    assert members(world) == {GPUS[1]}
+
+
+def lose_state(world: World) -> None:
+    """SIGKILL of every worker that has it; the steps of this world are those of a checkpoint."""
+    world.steps = 0
+    for worker in [each for each in world.workers.values() if world.has_state(each)]:
+        world.kill(worker.number)
+    world.tell_ends()
+
+
+def test_a_lost_state_is_read_from_its_checkpoint() -> None:
+    world = trained(2)
+    world.happen(Saved(0, 5))
+    lose_state(world)
+    world.run(10.0)
+    assert world.end is None
+    assert trains(world)
+    assert members(world) == set(GPUS[:2])
+    assert [each.key for each in world.log if isinstance(each, Report)].count("RESUMED") == 1
+
+
+def test_a_joiner_goes_on_from_the_checkpoint_of_a_lost_state() -> None:
+    """It waits for the lost worker in a generation that is never formed."""
+    world = trained(1)
+    world.happen(Saved(0, 5))
+    world.offer(GPUS[3])
+    while len(world.sent[max(world.sent)].members) == 1:
+        world.pass_time(0.1)
+        world.move(world.on(GPUS[3])[0])
+    (joiner,) = world.on(GPUS[3])
+    lose_state(world)
+    assert trains(world)
+    assert world.on(GPUS[3]) == [joiner]
+    world.run(10.0)
+    assert members(world) == {GPUS[0], GPUS[3]}
+
+
+def test_a_state_that_is_lost_again_and_again_ends_the_task() -> None:
+    """At most three times in a row without a newer checkpoint; without one at all, at once."""
+    world = trained(1)
+    for saved in (5, 5, 6, 6, 6):
+        world.happen(Saved(world.on(GPUS[0])[0].number, saved))
+        lose_state(world)
+        world.run(10.0)
+        assert world.end is None
+    lose_state(world)
+    assert world.end == -9
+    world = trained(1)
+    lose_state(world)
+    assert world.end == -9
 
 
 def test_no_worker_starts_once_the_training_is_over() -> None:

@@ -9,6 +9,7 @@ import pytest
 from client_plugin.elastic.orders import (
     Accept,
     Checkpoint,
+    Coming,
     Decline,
     Died,
     Finish,
@@ -23,7 +24,14 @@ from client_plugin.elastic.orders import (
     TimePassed,
 )
 from client_plugin.elastic.plan import ElasticPlan
-from client_plugin.elastic.rounds import HOLD_S, LASTING_S, LOSS_S, RESTARTS_MOST, YOUNG_S
+from client_plugin.elastic.rounds import (
+    COMING_S,
+    HOLD_S,
+    LASTING_S,
+    LOSS_S,
+    RESTARTS_MOST,
+    YOUNG_S,
+)
 
 TERM = int(signal.SIGTERM)
 KILL = int(signal.SIGKILL)
@@ -139,6 +147,22 @@ def test_a_script_that_says_no_hello_starts_anew_in_the_end() -> None:
     assert wake_s == YOUNG_S
     orders = plan.step(TimePassed(), wake_s)
     assert orders == [Report("FEWER"), Signal(0, TERM), Signal(2, TERM)]
+
+
+def test_a_script_that_has_imported_elastic_may_take_long_to_reach_it() -> None:
+    """With a checkpoint of its own, and in a later round, too."""
+    plan = begun("a", "b", "c")
+    assert plan.step(Coming(2), 1.0, saved(5)) == []
+    assert plan.step(GpuOffered("d"), 50.0, saved(5)) == []
+    assert plan.step(GpuRecalled("b", 70.0), 60.0, saved(5)) == EARLY
+    assert plan.step(Died(1, -KILL), 60.1, saved(5)) == [Left("b")]
+    assert plan.step(TimePassed(), COMING_S - 1.0, saved(5)) == []
+    assert keys(plan.step(TimePassed(), COMING_S, saved(5))) == ["FEWER"]
+    plan.step(Died(0, -TERM), COMING_S, saved(5))
+    plan.step(Died(2, -TERM), COMING_S, saved(5))
+    assert plan.wake_s() is None
+    orders = plan.step(GpuRecalled("c", 900.0), COMING_S + 100.0, saved(5))
+    assert keys(orders) == ["EARLY"]
 
 
 def test_a_script_that_has_named_its_checkpoint_has_until_the_deadline() -> None:

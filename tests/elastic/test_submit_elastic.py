@@ -17,11 +17,11 @@ import pytest
 
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import WrongValue
-from client_plugin.verbs.commands.submit import job_arguments
+from client_plugin.verbs.commands.submit_context import job_arguments
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr.edge.executor.local import LIMITS
 from tests.elastic.led import TRAINEE, gone
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 from tests.support.manager import Manager
 from tests.support.udp_clients import FakeClient
 
@@ -54,13 +54,6 @@ def submit(manager: Manager, *options: str, command: tuple[str, ...] = ()) -> st
     ended = verb(manager, "submit", "--env", "alice", *options, "--", *words)
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout.strip()
-
-
-def until(is_done: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + WAIT_LIMIT_S
-    while not is_done():
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
 
 
 def log(manager: Manager, job: str, text: str, times: int = 1) -> str:

@@ -46,6 +46,33 @@ def test_a_training_goes_on_through_offers_recalls_and_deaths(
         led.close()
 
 
+def test_the_only_worker_may_be_killed_and_its_newest_checkpoint_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SITECUSTOMIZE))
+    path = tmp_path / "state"
+    led = Led(tmp_path, str(HERE / "torch_training.py"), "1000000", str(path), gpus=1)
+    try:
+        led.line("by 0 of 1", times=40)
+        first = led.workers()[0]
+        os.kill(first, signal.SIGSTOP)  # no checkpoint is being renamed from now on
+        led.line("worker 0 was stopped by a signal")
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        os.kill(first, signal.SIGKILL)
+        led.line("the last worker with the training's state has ended")
+        led.line("state cannot be read .*; the one before it, .*, takes its place")
+        led.line(r"goes on from \S+ at step \d+ of")
+        led.line("^step .* by [1-9]")
+        before = steps(led)
+        again = next(at for at in range(1, len(before)) if before[at] != before[at - 1] + 1)
+        assert 0 < before[again] <= before[again - 1] + 1
+        led.send(signal.SIGINT)
+        assert led.end() == -signal.SIGINT
+    finally:
+        led.close()
+
+
 @pytest.mark.long
 def test_a_training_that_is_not_disturbed_ends_with_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

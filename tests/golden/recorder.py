@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import end_jobs
 
@@ -88,7 +89,7 @@ class Node:
 
     def __init__(self, python: str) -> None:
         self.python = python
-        self.directory = Path(tempfile.mkdtemp(prefix="nmg", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="nmg", dir=TMP))
         self.directory.chmod(0o755)
         self.state = self.directory / "state"
         self.environment = {  # few: jobs keep them, and the store with them
@@ -196,9 +197,9 @@ def surface(asked: Node) -> dict[str, list[str]]:
         options = re.findall(r"^  (?:-\w, )?(--[\w-]+(?: / --[\w-]+)?)", text, re.MULTILINE)
         found[" ".join(path)] = sorted(set(options))
         if not path or path[-1] in GROUPS:
-            section = re.search(r"^(?:Verbs|Commands):\n((?:  .*\n?)+)", text, re.MULTILINE)
-            assert section, text
-            waiting += [(*path, name) for name in re.findall(r"^  (\w+)", section[1], re.MULTILINE)]
+            below = text.partition("\nOptions:\n")[2].partition("\n\n")[2]
+            assert below, text
+            waiting += [(*path, name) for name in re.findall(r"^  (\w+)", below, re.MULTILINE)]
     return dict(sorted(found.items()))
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from nodemgr.edge.admin.control_client import ControlError
+from client_plugin.ways.faults import Fault
 from tests.gpu.keeper import answer_of
 from tests.gpu.nvml import driver_bytes, driver_used_bytes, without_utilisation
 from tests.gpu.sharing import GIB, KERNEL_US, MIB, SERVICE_US, SHARES, Bench, most_error_points
@@ -98,7 +98,7 @@ def refusal_of_suspension(bench: Bench, task: str) -> str:
     """The words; "": it is suspended."""
     try:
         bench.node.call("task_suspend", task=task)
-    except ControlError as refusal:
+    except Fault as refusal:
         return str(refusal)
     return ""
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,3 +79,45 @@ def test_a_head_from_setup_to_restore(tmp_path: Path) -> None:
     with head.serves():
         assert "(generation 2) is ready" in head.line
         assert "9" in head.says("quota", "set", "ann", "--cluster", "--gpus", "9")
+
+
+def test_doctor_at_the_head(tmp_path: Path) -> None:
+    """A head that does not run has the head's remedy; its port and Slurm's site are looked at."""
+    head = Program(tmp_path)
+    head.environ["NODEMGR_STATE_DIR"] = str(tmp_path / "state")
+    head.says("head", "setup", "--dir", str(head.directory), "--address", "127.0.0.1:1")
+    for words, code in (("head", "doctor"), 1), (("node", "list"), 69), (("head", "word", "a"), 69):
+        said = head.says(*words, code=code)
+        assert "no head answers on" in said
+        assert "systemctl start nodemgr-head" in said
+        assert "nodemgr serve" not in said
+    settings = head.directory / "settings.json"
+    settings.write_text(settings.read_text().replace("127.0.0.1:1", "127.0.0.1:0"))
+    with head.serves():
+        said = head.says("head", "doctor", code=1)
+        assert re.search(r"^ok +port +127.0.0.1:\d+$", said, re.MULTILINE)
+        assert "no node has joined" in said
+        pool = json.loads(settings.read_text()) | {"pool": {"partition": "gpu"}}
+        settings.write_text(json.dumps(pool))
+        head.environ["PATH"] = str(tmp_path)
+        assert "sinfo cannot be run" in head.says("head", "doctor", code=1)
+
+
+def test_packets_that_no_head_takes_cost_no_other_order(tmp_path: Path) -> None:
+    head = Program(tmp_path)
+    head.says("head", "setup", "--dir", str(head.directory), "--name", "hq")
+    with head.serves(), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.settimeout(WAIT_LIMIT_S)
+        stranger.connect(str(head.run_dir / "control.sock"))
+        for packet in (
+            b"nonsense",
+            b"NODEMGR/1 ACQUIRE\nrid=1\ntask=x\nworld=1\n",
+            b"NODEMGR/1 ASK\nrid=2\nwhat=node_word\nargument=gn1\n",
+            b'NODEMGR/1 ASK\nrid=3\nwhat=order\nargument={"verb": "node_word", "args": [1]}\n',
+            b'NODEMGR/1 ASK\nrid=4\nwhat=order\nargument={"verb": "sheet"}\n',
+        ):
+            stranger.send(packet)
+        said = b"".join(stranger.recv(65_536) for _ in range(3)).decode()
+        assert [said.count(f"rid={rid}\n") for rid in (2, 3, 4)] == [1, 1, 1], said
+        assert "must be an object" in said
+        assert "No node" in head.says("node", "list")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,11 @@ def until(head: HeadService, true: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
     head.loop.run_until_complete(asyncio.wait_for(wait(), WAIT_LIMIT_S))
+
+
+def answers(heard: list[Frame], asked: int) -> Iterator[Frame]:
+    """The head's to an `ask`: its orders have numbers of their own."""
+    return (frame for frame in heard if (frame["t"], frame.get("id")) == ("answer", asked))
 
 
 def test_a_node_joins_runs_a_job_and_relays_a_user(tmp_path: Path) -> None:
@@ -55,8 +60,9 @@ def test_a_node_joins_runs_a_job_and_relays_a_user(tmp_path: Path) -> None:
         assigned = next(frame for frame in heard if frame["t"] == "assign")
         assert (assigned["user"], assigned["argv"], assigned["env"]) == ("ann", ["true"], "ann")
         assert any(frame.get("ok") == {"job": "c1"} for frame in heard)
-        put = next(frame for frame in heard if frame["t"] == "order")
-        assert (put["verb"], put["arguments"]["quota"]["gpus"]) == ("env_put", 4)
+        orders = [frame for frame in heard if frame["t"] == "order"]
+        put = next(order for order in orders if order["verb"] == "env_put")
+        assert put["arguments"]["quota"]["gpus"] == 4
         link.send("ask", id=2, verb="cluster_wait", arguments={"jobs": ["c1"]}, by=by, env="ann")
         end = {
             "key": assigned["key"], "number": assigned["number"], "over": True, "began": True,
@@ -65,8 +71,8 @@ def test_a_node_joins_runs_a_job_and_relays_a_user(tmp_path: Path) -> None:
         }  # fmt: skip
         link.send("report", number=1, **{**facts, "answers": [end]})
         until(head, lambda: any(frame["t"] == "acknowledge" for frame in heard))
-        until(head, lambda: any(frame.get("id") == 2 for frame in heard))
-        (outcome,) = next(frame["ok"]["jobs"] for frame in heard if frame.get("id") == 2)
+        until(head, lambda: [*answers(heard, 2)])
+        (outcome,) = next(answers(heard, 2))["ok"]["jobs"]
         assert (outcome["state"], outcome["exit"]) == ("failed", 3)
         link.close()
         head.links.forget("gn1")  # type: ignore[union-attr]

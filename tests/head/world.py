@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from nodemgr.core.cluster import events
-from nodemgr.core.cluster.entities import GivenJob
+from nodemgr.core.cluster.entities import GivenJob, NodeGpu
 from nodemgr.core.cluster.messages import Assign, GiveBack
 from nodemgr.core.model.entities import JobState
-from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.store.database import CommitHook
 from nodemgr.head.node_sessions import NodeSessions
 from nodemgr.head.service import HeadService, make
-from nodemgr.head.verbs import Who
+from nodemgr.head.submissions import Who
 from tests.core.cluster.world import PlainNode
+from tests.edge.simulated_clock import SimulatedClock
 
 ANN = Who("ann", 1000, 1000, "ann")
 BOB = Who("bob", 1001, 1001, "bob")
@@ -32,6 +33,8 @@ KEY = "ab" * 16
 
 class FakeLinks:
     """Links without a network: what is said to a node reaches it when the test turns the loop."""
+
+    address = "127.0.0.1:7470"
 
     def __init__(self, sessions: NodeSessions) -> None:
         self.sessions = sessions
@@ -65,14 +68,25 @@ def frame_rows(node: PlainNode, *, all_kept: bool = False) -> list[dict[str, Any
     ]  # fmt: skip
 
 
+def share_row(gpu: NodeGpu) -> dict[str, Any]:
+    """In GiB, of which the plain node counts units."""
+    return {
+        "memory": gpu.memory_bytes << 30, "room": gpu.room_bytes << 30, "percent": gpu.percent,
+        "plain": gpu.is_plain, "tasks": gpu.tasks, "numbers": list(gpu.numbers),
+        "envs": [[env, free << 30] for env, free in gpu.envs],
+    }  # fmt: skip
+
+
 class World:
     """A head's directory, the head on it, and its nodes, which outlive it."""
 
     def __init__(self, path: Path, **gpus: int) -> None:
         self.directory, self.run_dir = path / "head", path / "run"
-        self.clock = SimulatedClock()
+        self.clock = SimulatedClock(wall_ns=time.time_ns())  # make() has the real one
         make(self.directory, "hq", "")
         self.nodes = {name: PlainNode(count, fails=0.0) for name, count in gpus.items()}
+        self.shares = True
+        """Whether its nodes report them."""
         self.hook = CommitHook()
         self.head: HeadService
         self.links: FakeLinks
@@ -105,7 +119,10 @@ class World:
             self.links.reports[name] = 0
             self.head.sessions.synced(
                 name, self.links.last,
-                {"generation": "1", "boot_id": "b", **self._facts(name, all_kept=True)},
+                {
+                    "generation": "1", "boot_id": "b", "wall_ns": self.clock.wall_ns(),
+                    **self._facts(name, all_kept=True),
+                },
             )  # fmt: skip
 
     def _facts(self, name: str, *, all_kept: bool = False) -> dict[str, Any]:
@@ -113,6 +130,7 @@ class World:
         return {
             "below": node.below(), "gpus": node.gpus(), "others": list(map(list, node.others())),
             "answers": frame_rows(node, all_kept=all_kept),
+            **({"shares": list(map(share_row, node.shares() or ()))} if self.shares else {}),
         }  # fmt: skip
 
     def report(self, name: str) -> None:
@@ -135,8 +153,11 @@ class World:
         node = self.nodes[name]
         if kind == "assign":
             row = GivenJob(
-                said["number"], said["key"], "", said["env"], name, "1", said["gpus"], None
-            )
+                said["number"], said["key"], "", said["env"], name, "1", said["gpus"], None,
+                compute_percent=said.get("compute_percent"),
+                memory_bytes=None if said.get("memory_bytes") is None
+                else said["memory_bytes"] >> 30,
+            )  # fmt: skip
             node.hear(Assign(row, refuse=said["refuse"]))
         elif kind == "give_back":
             node.hear(GiveBack(said["key"], if_waiting=said["if_waiting"]))

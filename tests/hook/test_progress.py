@@ -164,12 +164,16 @@ def test_batches_of_keras_are_counted_with_their_number(world: World, package: A
     assert reports(child.log) == [f"progress {done} 10" for done in (2, 4, 5, 7, 9, 10)]
 
 
+ENTERED = "import types; loop._entered.append(types.SimpleNamespace"
+
+
 @pytest.mark.parametrize(
     ("variables", "begun", "line"),
     [
         ({"WORLD_SIZE": "1"}, "", "does not use more than the GPU of its worker"),
         ({"WORLD_SIZE": "3"}, "", "each of the 3 workers trains a model of its own"),
-        ({"WORLD_SIZE": "3"}, "loop._entered.append(1)", "trains on this worker alone"),
+        ({"WORLD_SIZE": "3"}, f"{ENTERED}(is_fitting=False))", "trains on this worker alone"),
+        ({"WORLD_SIZE": "3"}, f"{ENTERED}(is_fitting=True))", ""),
         ({"WORLD_SIZE": "3", "RANK": "1"}, "", ""),
         ({"WORLD_SIZE": "3"}, "Strategy.num_replicas_in_sync = 3", ""),
     ],

@@ -16,6 +16,7 @@ from tests.launches.gated import CLOSED, GatedWorld, Share, Tenant, gated_world
 from tests.launches.test_turns import waits
 from tests.launches.test_uses import hold
 from tests.node.programs import said
+from tests.session import TMP
 from tests.shim.world import ROOT
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
@@ -49,7 +50,7 @@ def node(make_manager: Callable[..., Manager]) -> Manager:
 
 @pytest.fixture
 def gated() -> Iterator[GatedWorld]:
-    short = tempfile.TemporaryDirectory(prefix="nm", dir="/tmp")
+    short = tempfile.TemporaryDirectory(prefix="nm", dir=TMP)
     with short as directory, gated_world(Path(directory)) as world:
         yield world
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nodemgr.edge.admin.control_client import ControlClient
+from client_plugin.ways.control import ControlConnection
 from nodemgr.paths import container_dir
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import LocalManager
@@ -44,7 +44,7 @@ def unusable() -> str | None:
 
 def outcome(node: Manager | LocalManager, job: str) -> dict[str, Any]:
     """How it ended, waited for longer than a busy machine takes."""
-    with ControlClient(node.run_dir, WAIT_LIMIT_S) as client:
+    with ControlConnection(node.run_dir, WAIT_LIMIT_S) as client:
         (told,) = client.call("job_wait", jobs=[job])["jobs"]
     assert isinstance(told, dict)
     return told

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nodemgr.edge.admin.control_client import ControlError
+from client_plugin.ways.faults import Fault
 from tests.inside import boxes
 from tests.support.manager import Manager
 from tests.support.queue_pages import queue_rows
@@ -45,7 +45,7 @@ def make_box(node: Manager) -> Iterator[Callable[..., boxes.Box]]:
         box.stop()
     for row in queue_rows(node.call):
         # a job of a stopped container would meet the next test's runner
-        with contextlib.suppress(ControlError):
+        with contextlib.suppress(Fault):
             node.call("job_withdraw", job=row["id"])
 
 

@@ -5,8 +5,9 @@ Reads orders, answers with lines of JSON.
 runner: says that it starts jobs here, and goes on.  next: the next packet.  claim JOB ATTEMPT: on a
 new connection, kept with its files. files: those of the last claim.  say VERB JOB ATTEMPT: on the
 last claim's connection; report VERB JOB ATTEMPT HEX: with that text, and the answer.  fork-claim:
-as claim, by a child; forge JOB ATTEMPT HEX: by one that reports this end, and ends.  output JOB
-ATTEMPT AT SIZE HEX: on the sheet, and the answer.  deaf: ignores every signal that can be ignored.
+as claim, by a child; forge JOB ATTEMPT HEX: by one that reports this end, and ends.  leave: the
+connections to a child that stays.  output JOB ATTEMPT AT SIZE HEX: on the sheet, and the answer.
+deaf: ignores every signal that can be ignored.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ def main() -> None:
                 os._exit(0)
             os.waitpid(child, 0)
             continue
+        elif word == "leave":
+            if os.fork() == 0:
+                os.closerange(0, 3)
+                signal.pause()
         elif word == "say":
             assert claims is not None
             claims.send(

@@ -231,6 +231,17 @@ def test_who_cannot_begin_says_why(node: Manager, box: Box) -> None:
     assert (told["state"], told["why"]) == ("failed", "its own fault")
 
 
+def test_a_connection_that_a_child_keeps_delays_an_end_and_does_not_prevent_it(
+    node: Manager, box: Box
+) -> None:
+    first = Stranger(box)
+    job = begun(node, box, first)
+    first("claim", job, "1")
+    first("leave")
+    first.end()
+    assert interruption(node, job)[0] == "container_stopped"
+
+
 def test_a_runner_cannot_end_what_somebody_has_begun(
     node: Manager, make_box: Callable[..., Box]
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.admin.control_client import ManagerRefused
+from client_plugin.ways.faults import Fault
 from tests.inside.boxes import WAIT_LIMIT_S, Box, outcome
 from tests.inside.test_life import CPU
 from tests.support.local import Died, DyingStore, LocalManager
@@ -55,7 +55,7 @@ def _until_running(manager: LocalManager, job: str) -> None:
     while state != "running":
         assert time.monotonic() < deadline, f"{job} is {state or 'not there'}"
         time.sleep(0.01)
-        with contextlib.suppress(ManagerRefused):  # it is not submitted yet
+        with contextlib.suppress(Fault):  # it is not submitted yet
             state = manager.call("job_show", job=job)["jobs"][0]["state"]
 
 

@@ -14,6 +14,7 @@ import psutil
 
 from tests.inside.boxes import NOBODY, WAIT_LIMIT_S, Box, interruption, outcome
 from tests.support import processes
+from tests.support.limits import until
 from tests.support.manager import ROOT, Manager
 from tests.support.queue_pages import queue_rows
 
@@ -28,10 +29,7 @@ def named(box: Box, name: str) -> list[int]:
 
 def until_named(box: Box, name: str, *pids: int) -> None:
     """Until just these are called so: the kernel ends a process some time after its supervisor."""
-    end_s = time.monotonic() + WAIT_LIMIT_S
-    while (found := named(box, name)) != [*pids]:
-        assert time.monotonic() < end_s, found
-        time.sleep(0.01)
+    until(lambda: named(box, name) == [*pids], lambda: named(box, name))
 
 
 def only(box: Box, name: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodemgr.edge.admin.control_client import EventStream
+from client_plugin.ways.event_stream import EventStream
 from nodemgr.edge.executor import local
 from nodemgr.edge.executor.local import NodeFactory
 from tests.inside.boxes import WAIT_LIMIT_S, Box, outcome
@@ -39,8 +39,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LocalManager, Box]]:
 
 def event(manager: LocalManager, name: str, count: int = 1, **fields: object) -> None:
     """Waits for the so-many-th event of this name with these fields since the manager's start."""
-    with EventStream(manager.run_dir) as stream:
-        for told in stream.follow(0, timeout_s=WAIT_LIMIT_S):
+    with EventStream(manager.run_dir, 0) as stream:
+        for told in stream.follow(WAIT_LIMIT_S):
             count -= told["name"] == name and all(
                 told.get(key) == value for key, value in fields.items()
             )
@@ -149,7 +149,7 @@ def test_a_program_that_claimed_a_job_cannot_keep_it(
     if ends == "meanwhile":
         claimer.end()
     told = outcome(manager, job)
-    assert (told["state"], told["why"]) == ("withdrawn", "an administrator withdrew it")
+    assert (told["state"], told["why"]) == ("withdrawn", "root (uid 0) withdrew it")
     if ends == "never":
         assert claimer.code() == -signal.SIGKILL
     event(manager, "job.withdrawn", job=job)

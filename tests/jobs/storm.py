@@ -30,13 +30,8 @@ from typing import Any
 import psutil
 
 from client_plugin.ways.choice import UserWay
+from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.faults import Exit, Fault, Lost
-from nodemgr.edge.admin.control_client import (
-    ControlClient,
-    ManagerLost,
-    ManagerRefused,
-    ManagerUnreachable,
-)
 from nodemgr.edge.executor.launcher import CAP_SETUID, PROGRAM
 from nodemgr.edge.kernel.processes import ancestors
 from tests.supervisor.world import own_audit_session
@@ -104,9 +99,9 @@ class Storm:
     def call(self, verb: str, **arguments: object) -> dict[str, Any] | None:
         """None: refused, or there is no manager just now."""
         try:
-            with ControlClient(self.manager.run_dir, timeout_s=CALL_LIMIT_S) as client:
+            with ControlConnection(self.manager.run_dir, timeout_s=CALL_LIMIT_S) as client:
                 return client.call(verb, **arguments)
-        except (ManagerLost, ManagerRefused, ManagerUnreachable):
+        except Fault:
             return None
 
     def ask(self, verb: str, **arguments: object) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pytest
 from nodemgr.core.model.effects import SubmitAnswered
 from nodemgr.core.model.entities import JobState
 from tests.jobs.world import KINDS, WAIT_LIMIT_S, World
+from tests.session import TMP
 from tests.support.local import DyingStore, FakeGpus
 
 COMMITS = range(1, 9)
@@ -25,7 +26,7 @@ COMMITS = range(1, 9)
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as name:
         world = World(Path(name), KINDS[0], gpus=FakeGpus(1), store=DyingStore())
         yield world
         world.close()

@@ -22,6 +22,7 @@ from nodemgr.core.model.entities import JobState
 from nodemgr.edge.executor.launcher import PROGRAM, LauncherEndpoint
 from tests.jobs.test_verbs import variables
 from tests.jobs.world import KINDS, TWO_NODES, World, open_gate
+from tests.session import TMP
 from tests.supervisor.world import end
 from tests.support.local import FakeGpus
 from tests.support.processes import with_command
@@ -34,7 +35,7 @@ THIS_NODE = KINDS[0]
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., World]]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as name:
         made: list[World] = []
 
         def start(kind: str, gpus: int = 1) -> World:

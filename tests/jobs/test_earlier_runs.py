@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,17 @@ from typing import Any
 import pytest
 
 from client_plugin.prediction import closure
+from client_plugin.verbs.commands import submit as submit_verb
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.core.forecast import earlier_runs
-from nodemgr.core.forecast.earlier_runs import ProgramRuns, key_of
+from nodemgr.core.forecast.earlier_runs import EarlierRun, ProgramRuns, key_of
 from nodemgr.core.model.entities import EarlySignal
 from nodemgr.core.model.values import replace
 from nodemgr.edge.api import job_operations
 from nodemgr.edge.forecast import run_keeper
 from nodemgr.edge.forecast.run_keeper import RunKeeper
 from nodemgr.edge.rpc.operation import OperationError
-from nodemgr.messages.orders import UNKNOWN_VERB
 from tests.jobs import test_verbs
 from tests.jobs.test_verbs import Run
 from tests.jobs.world import World
@@ -152,7 +153,7 @@ def test_the_lines_of_a_file_are_known_too(world: World, nodemgr: Run, program: 
     lines.write_text(f"{sys.executable} train.py 0\ntrue\n")
     said = nodemgr(*SUBMIT, "--hold", "--from", lines)
     assert said.stdout.split() == ["j2", "j3"]
-    assert "1 of 2 commands ran before: their expected times are filled in" in said.stderr
+    assert "1 of 2 commands ran before: figures of their runs are filled in" in said.stderr
     assert world.job("j2").run.expected_ms is not None
     assert world.job("j3").run.expected_ms is None
 
@@ -193,7 +194,7 @@ def test_a_manager_that_knows_of_no_programs_takes_the_jobs(
     """Of an earlier version, which goes on until it is started again."""
 
     def no_verb(*_: object) -> None:
-        raise OperationError(UNKNOWN_VERB(verb="programs", known="job_submit"))
+        raise OperationError("unknown verb 'programs'", "the verbs are job_submit")
 
     monkeypatch.setattr(RunKeeper, "closures", no_verb)
     for arguments in (job_operations.SUBMISSION, job_operations.ONE_OF_MANY):
@@ -240,6 +241,16 @@ def test_a_run_that_may_have_gone_on_from_a_checkpoint_is_not_kept(world: World)
         assert (run_keeper._run_ms(replace(job, run=run)) is not None) is is_kept
 
 
+def test_a_clock_that_was_set_back_changes_no_time(world: World) -> None:
+    job = world.until_ended(submit(world, argv=["sleep", "0.1"])).job
+    (last,) = job.attempts
+    assert last.started_wall_ns is not None
+    earlier = replace(last, ended_wall_ns=last.started_wall_ns - 3_600 * 10**9)
+    before = run_keeper._run_ms(job)
+    assert before is not None
+    assert run_keeper._run_ms(replace(job, attempts=(earlier,))) == before
+
+
 def test_a_manager_that_was_killed_forgets_a_removed_environment_later(world: World) -> None:
     """Else one of the same name would know its programs."""
     text = earlier_runs.packed(ProgramRuns())
@@ -250,10 +261,7 @@ def test_a_manager_that_was_killed_forgets_a_removed_environment_later(world: Wo
 
 
 def test_a_job_s_modules_are_those_that_its_own_user_reports(world: World) -> None:
-    keeper = next(
-        one for told in world.jobs.on_final
-        if isinstance(one := getattr(told, "__self__", None), RunKeeper)
-    )  # fmt: skip
+    keeper = keeper_of(world)
     job_id, closure = submit(world, hold=True), "[]"
     for env, user, files in (("alice", "ann", "[1]"), ("bob", "root", "[2]")):
         world.manager.do(
@@ -261,6 +269,215 @@ def test_a_job_s_modules_are_those_that_its_own_user_reports(world: World) -> No
         )
     world.manager.do(lambda: keeper.reported("alice", "root", job_id, closure))
     assert keeper._reports == {"alice": {job_id: closure}}
+
+
+# -- without a job --
+
+RUN_SCRIPT = """
+import sys
+finder = next(one for one in sys.meta_path if getattr(one, "nodemgr", False))
+finder.package("prediction.run_report").NOTIFY_S = 600  # however slow this machine is
+import cupy, net
+ours = {name: sys.modules["_nodemgr_client_plugin." + name]
+        for name in ("lease", "prediction.closure", "prediction.run_report")}
+ours["prediction.run_report"].LEAST_MS = 0
+ours["prediction.closure"].package_folders = lambda prefix: []
+open(sys.argv[1]).read()
+assert ours["lease"].acquire() == ""
+open(sys.argv[2]).read()
+sys.exit(int(sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def ran(program: Path) -> Path:
+    (program / "cupy").mkdir()
+    (program / "cupy" / "__init__.py").touch()
+    (program / "train.py").write_text(RUN_SCRIPT)
+    return program
+
+
+def keeper_of(world: World) -> RunKeeper:
+    return next(
+        one for told in world.jobs.on_final
+        if isinstance(one := getattr(told, "__self__", None), RunKeeper)
+    )  # fmt: skip
+
+
+def run_once(world: World, *options: str, status: int = 0) -> int | None:
+    """The expected time of the task that `run` made."""
+    before = len(keeper_of(world)._begun.get("alice", {}))
+    gates = [world.gate(), world.gate()]
+    command = [sys.executable, "train.py", *gates]
+    words = ["run", "--env", "alice", "--gpus", "1", *options, "--", *command]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nodemgr", *map(str, words), str(status)],
+        env=test_verbs.variables(world),
+    )
+    world.until_seen(lambda: len(keeper_of(world)._begun.get("alice", {})) > before)
+    test_verbs.open_gate(gates[0])
+    world.until_seen(lambda: bool(world.manager.daemon.state.tasks))
+    (task,) = world.manager.do(lambda: list(world.manager.daemon.state.tasks.values()))
+    test_verbs.open_gate(gates[1])
+    assert process.wait(WAIT_LIMIT_S) == status
+    world.until_seen(lambda: not world.manager.daemon.state.tasks)
+    return task.expected_ms
+
+
+def test_the_time_of_run_is_known_the_second_time(world: World, ran: Path) -> None:
+    assert run_once(world, status=3) is None
+    assert run_once(world) is None
+    until_kept(world, 1)
+    (known,) = programs(world)
+    assert (known.runs[0].gpus, known.runs[0].peak_bytes, known.runs[0].numbers) == (
+        1,
+        None,
+        (0.0,),
+    )
+    assert run_once(world) == known.runs[0].run_ms
+    until_kept(world, 2)
+    (ran / "net.py").write_text("layers = 4\n")
+    assert run_once(world) is None, "a changed module"
+
+
+def test_run_recognises_nothing_before_its_program_starts(world: World) -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "nodemgr", "run", "--env", "alice"]
+    done = subprocess.run(
+        [*words, "--", "true"], env=test_verbs.variables(world), capture_output=True, text=True
+    )
+    assert (done.returncode, "client_plugin.verbs.launch" in done.stderr) == (0, True)
+    assert [line for line in done.stderr.splitlines() if "recognition" in line] == []
+
+
+@pytest.mark.parametrize("acquire", ["start", "import"])
+def test_a_run_that_asks_early_has_its_time_too(world: World, ran: Path, acquire: str) -> None:
+    options = ("--acquire", "start") if acquire == "start" else ()
+    world.manager.call("quota_set", env="alice", acquire="first-use" if options else "import")
+    assert run_once(world, *options) is None
+    until_kept(world, 1)
+    (known,) = programs(world)
+    assert run_once(world, *options) == known.runs[0].run_ms
+
+
+def test_what_is_told_of_runs_is_bounded_and_ends_with_the_environment(world: World) -> None:
+    keeper, known = keeper_of(world), knows(world, GIB)
+    forecasts = world.manager.daemon.forecasts
+    for number in range(run_keeper.MAX_REPORTS + 1):
+        order(world, "program_begun", recognised=known, token=f"{number:x}")
+    assert len(keeper._begun["alice"]) == run_keeper.MAX_REPORTS
+    assert world.manager.do(lambda: forecasts.expected_ms("alice", "0", 1)) is None, "the oldest"
+    assert world.manager.do(lambda: forecasts.expected_ms("alice", "1", 1)) == 60_000
+    assert world.manager.do(lambda: forecasts.expected_ms("alice", "1", 2)) is None
+    gpus = world.manager.daemon.state.envs["alice"].quota.gpus
+    assert world.manager.do(lambda: forecasts.expected_ms("alice", "1", None)) == (
+        60_000 if gpus == 1 else None
+    )
+    assert world.manager.do(lambda: forecasts.expected_ms("bob", "1", 1)) is None
+    order(world, "program_begun", recognised={**known, "holds": False}, token="1")
+    assert world.manager.do(lambda: forecasts.expected_ms("alice", "1", 1)) is None
+    world.manager.call("quota_set", env="alice", forecast="off")
+    order(world, "program_begun", recognised=known, token="2")
+    assert world.manager.do(lambda: forecasts.expected_ms("alice", "2", 1)) is None
+    world.manager.call("quota_rm", env="alice")
+    assert "alice" not in keeper._begun
+
+
+def test_a_run_counts_with_the_gpus_and_modules_that_are_known(world: World) -> None:
+    known, (uuid, *_) = {"key": KEY, "numbers": [1], "holds": True}, world.manager.daemon.state.gpus
+    told = {"recognised": known, "gpus": [uuid], "run_ms": 9, "files": []}
+    for more in ({"gpus": ["GPU-x"]}, {"gpus": [uuid, "GPU-x"]}, {"files": None}):
+        order(world, "program_ran", **{**told, **more})
+    assert programs(world) == []
+    order(world, "program_ran", **told)
+    until_kept(world, 1)
+    world.manager.call("quota_set", env="alice", forecast="off")
+    order(world, "program_ran", **told)
+    assert [len(one.runs) for one in programs(world)] == [1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"gpus": []}, {"gpus": "GPU"}, {"gpus": [5]}, {"gpus": ["x" * 300]},
+        {"gpus": ["x"] * 2_000}, {"run_ms": 0}, {"run_ms": "9"}, {"run_ms": 2**60},
+        {"files": 5}, {"recognised": 5},
+    ],
+)  # fmt: skip
+def test_a_strange_word_of_a_run_is_refused(world: World, wrong: dict[str, Any]) -> None:
+    known = {"key": KEY, "numbers": [], "holds": True}
+    with pytest.raises(Fault):
+        order(world, "program_ran", **{"recognised": known, "gpus": ["x"], "run_ms": 9, **wrong})
+    with pytest.raises(Fault):
+        order(world, "program_begun", recognised=known, token="no hex")
+
+
+# -- memory --
+
+GIB = 1 << 30
+
+
+def knows(world: World, *peaks: int, run_ms: int = 60_000) -> dict[str, Any]:
+    """A program of alice, whose runs had these peaks on a GPU, as a client names it."""
+    (model,) = {gpu.name for gpu in world.manager.daemon.state.gpus.values()}
+    runs = tuple(EarlierRun((), 1, model, run_ms, peak) for peak in peaks)
+    text = earlier_runs.packed(ProgramRuns(runs, "[]"))
+    world.manager.do(lambda: world.manager.daemon.journal.save_program("alice", KEY, text))
+    return {"key": KEY, "numbers": [], "holds": True}
+
+
+def test_memory_is_filled_in_as_the_low_end_of_a_range(world: World) -> None:
+    known, needed = knows(world, GIB, GIB // 2), GIB * 1_100 // 1_000 + 64 * 2**20
+    run = world.job(submit(world, hold=True, recognised=known)).run
+    assert (run.memory_bytes, run.is_memory_filled) == (needed, True)
+    assert run.memory_most_bytes is not None
+    assert run.memory_most_bytes > needed
+    own = world.job(submit(world, hold=True, recognised=known, memory_bytes=GIB, time_limit_ms=9))
+    assert (own.run.memory_bytes, own.run.memory_most_bytes) == (GIB, None)
+    assert (own.run.is_memory_filled, own.run.expected_ms) == (False, None)
+    too_much = knows(world, run.memory_most_bytes)
+    assert world.job(submit(world, hold=True, recognised=too_much)).run.memory_bytes is None
+
+
+def test_the_answer_names_each_figure_that_is_filled_in(world: World) -> None:
+    words = {"argv": ["true"], "cwd": "/", "gpus": 1, "environ": [], "hold": True}
+    known = knows(world, GIB)
+    for more, figures in (
+        ({}, {"run_seconds", "memory_bytes"}), ({"time_limit_ms": 9}, {"memory_bytes"}),
+        ({"memory_bytes": GIB}, {"run_seconds"}), ({"memory_bytes": GIB, "time_limit_ms": 9}, None),
+    ):  # fmt: skip
+        told = order(
+            world, "job_submit", key=os.urandom(16).hex(), recognised=known, **words, **more
+        )
+        earlier = told.get("earlier")
+        assert (earlier and set(earlier) - {"runs", "learned"}) == figures
+
+
+def test_an_environment_without_a_forecast_fills_in_nothing_and_keeps_nothing(world: World) -> None:
+    known = knows(world, GIB)
+    world.manager.call("quota_set", env="alice", forecast="off")
+    run = world.job(submit(world, hold=True, recognised=known)).run
+    assert (run.memory_bytes, run.expected_ms) == (None, None)
+    world.until_ended(submit(world, recognised={**known, "key": "cd" * 32}))
+    world.until_seen(lambda: not world.jobs._finished)
+    assert [len(one.runs) for one in programs(world)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("figures", "line"),
+    [
+        ({"run_seconds": 90}, "an expected time of 1 min 30 s is filled in"),
+        ({"memory_bytes": GIB}, "a least GPU memory of 1 GiB is filled in"),
+        (
+            {"run_seconds": 90, "memory_bytes": GIB},
+            "an expected time of 1 min 30 s and a least GPU memory of 1 GiB are filled in",
+        ),
+    ],
+)
+def test_the_line_of_submit_names_the_figures(
+    capsys: pytest.CaptureFixture[str], figures: dict[str, Any], line: str
+) -> None:
+    submit_verb._say_earlier({"runs": 2, "learned": False, **figures})
+    assert capsys.readouterr().err == f"nodemgr: 2 earlier runs of this command: {line}\n"
 
 
 # -- what a client may say --

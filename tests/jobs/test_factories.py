@@ -19,6 +19,7 @@ from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.kernel.processes import ancestors
 from tests.edge.hub import turn
 from tests.jobs.two_nodes import Cluster, TwoNodes
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.processes import is_running
 
@@ -153,7 +154,7 @@ KINDS = {"two nodes": two_nodes, "this node": this_node}
 @pytest.fixture(params=list(KINDS))
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     with (
-        tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name,
+        tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as name,
         KINDS[request.param](Path(name)) as make,
     ):
         world = World(make, Path(name))

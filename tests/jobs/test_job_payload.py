@@ -13,6 +13,7 @@ import pytest
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import JobState
 from tests.jobs.world import KINDS, Refused, World
+from tests.session import TMP
 from tests.support.local import FakeGpus
 
 LONG = f"LONG={'x' * 100_000}"
@@ -21,7 +22,7 @@ Make = Callable[..., World]
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as name:
         worlds: list[World] = []
 
         def start(**settings: Any) -> World:

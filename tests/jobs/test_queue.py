@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
+from client_plugin.ways.faults import Fault
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import DenyCode, JobState
-from nodemgr.edge.admin.control_client import ControlError
 from nodemgr.edge.engine.submission_batches import TURN_SUBMISSIONS
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.host.journald import Journald
 from tests.jobs.world import KINDS, Refused, World, open_gate
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import FakeGpus
 from tests.support.queue_pages import queue_rows
@@ -44,7 +45,7 @@ on_both = pytest.mark.parametrize("kind", KINDS)
 @pytest.fixture
 def make(kind: str) -> Iterator[Make]:
     worlds: list[World] = []
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as name:
 
         def start(gpus: int = 1, **settings: Any) -> World:
             worlds.append(World(Path(name), kind, gpus=FakeGpus(gpus), **settings))
@@ -307,7 +308,7 @@ def test_a_history_that_cannot_be_read_is_an_answer_to_whoever_needs_it_and_noth
         for needs in ({"key": "k"}, {"after": ("j1",)}):
             with pytest.raises(Refused, match=r"cannot look into its store now: .*no such table"):
                 world.submit(**needs)
-        with pytest.raises(ControlError, match=r"state\.db: no such table"):
+        with pytest.raises(Fault, match=r"state\.db: no such table"):
             world.manager.call("job_show", job="j99")
         assert [row["id"] for row in queue_rows(world.manager.call)] == [waiting, holder]
         other.execute("ALTER TABLE elsewhere RENAME TO history")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,14 @@ from client_plugin.ways.faults import Lost
 from nodemgr import cli
 from nodemgr.core.forecast import gpu_models
 from nodemgr.core.model.causes import WaitCause
-from nodemgr.core.model.entities import EarlySignal
+from nodemgr.core.model.entities import EarlySignal, HostFigures, RunSpec
+from nodemgr.edge.executor.interface import Status
+from nodemgr.edge.suspension import host_memory
 from tests.cli.conftest import STRANGER, clean_environment
 from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
 from tests.jobs.world import KINDS, WAIT_LIMIT_S, World, open_gate
 from tests.prediction.test_findings import SEEN, watched
+from tests.session import TMP
 from tests.support.local import FakeGpus
 
 Said = subprocess.CompletedProcess[str]
@@ -40,7 +43,7 @@ USER = 4711
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="nmv", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nmv", dir=TMP) as name:
         world = World(Path(name), KINDS[0], gpus=FakeGpus(4))
         yield world
         world.close()
@@ -234,6 +237,40 @@ def test_limits_of_a_command_are_refused_or_their_absence_said(world: World, nod
     code, out, err = run("--host-memory", "2GiB")
     assert (code, out, "alice" in err) == (77, "", True)
     assert run() == (0, "ran\n", "")
+
+
+def test_with_the_nodes_gate_each_command_gets_a_cgroup_of_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, entered = world.manager.daemon.jobs, list[tuple[str, RunSpec]]()
+
+    def enter(env: str, _process: str, run: RunSpec, then: Callable[[str | None], None]) -> None:
+        entered.append((env, run))
+        then("it cannot be done here")
+
+    monkeypatch.setattr(jobs, "enter", enter)
+    for is_closed in (False, True):
+        monkeypatch.setattr(jobs, "closes_jobs", lambda is_closed=is_closed: is_closed)
+        with begin(world, "run", "--env", "alice", "--", "echo", "ran") as command:
+            assert command.communicate() == ("ran\n", ""), "without limits it says nothing"
+        assert entered == [("alice", RunSpec("", 0, None, None))] * is_closed
+
+
+def test_a_best_effort_job_hears_that_it_could_not_be_suspended(
+    nodemgr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it has a signal to save its state at, or its memory fits into that of the host."""
+    best = "submit", "--env", "alice", "--hold", "--class", "best-effort", "--gpus", 1
+    monkeypatch.setattr(host_memory, "most_of_node", lambda: 1 << 30)
+    assert nodemgr(*best, "--memory", "2GiB", "--", "true").stderr == (
+        "nodemgr: where a latency-sensitive task needs its GPU, the job is ended and begins anew,"
+        " since its GPU memory (up to 2 GiB) does not fit in the host memory (1 GiB): have it"
+        " save its state, at a --signal or by itself\n"
+    )
+    for words in (("--memory", "1GiB"), ("--memory", "2GiB", "--signal", "USR1@9s")):
+        assert nodemgr(*best, *words, "--", "true").stderr == ""
+    normal = *best[:4], "--gpus", 1, "--memory", "2GiB", "--", "true"
+    assert nodemgr(*normal).stderr == ""
 
 
 def test_a_best_effort_job_hears_that_it_goes_sooner_than_its_signal_says(nodemgr: Run) -> None:
@@ -464,7 +501,7 @@ def test_each_order_does_what_it_says(world: World, nodemgr: Run) -> None:
     assert nodemgr("queue", "position", "j2").stdout == "j2: withdrawn (root (uid 0) withdrew it)\n"
     story = json.loads(nodemgr("history", "j2", "--json").stdout)["jobs"][0]
     assert [entry["what"] for entry in story["deeds"]] == ["submitted", "withdrawn"]
-    assert {entry["who"] for entry in story["deeds"]} == {ways.whose()}
+    assert {entry["who"] for entry in story["deeds"]} == {f"{ways.user()} (uid {os.getuid()})"}
     assert nodemgr("queue", "requeue", "j2").returncode == 0
     assert world.waiting() == ["j4", "j3", "j2"]
 
@@ -685,6 +722,22 @@ def test_a_log_comes_whole_whichever_way(world: World, nodemgr: Run) -> None:
 
 
 @pytest.mark.parametrize("follow", [(), ("--follow",)])
+def test_a_log_steers_no_terminal_and_comes_as_it_is_elsewhere(
+    world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch, follow: tuple[str, ...]
+) -> None:
+    job = world.submit(r"printf '\033[2Ja\033[31mred\n'; echo 'j9 is done'")
+    world.until_ended(job)
+    written = "\x1b[2Ja\x1b[31mred\nj9 is done\n"
+    assert nodemgr("logs", *follow, job).stdout == written, "a pipe"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = nodemgr("logs", *follow, job).stdout
+    assert shown == "\\x1b[2Ja\x1b[31mred\nj9 is done\n\x1b[0m"
+    assert nodemgr("logs", *follow, "--raw", job).stdout == written
+    told = nodemgr("history", job).stdout
+    assert told.endswith("\n  \\x1b[2Ja\\x1b[31mred\n  j9 is done\n"), "no line of ours"
+
+
+@pytest.mark.parametrize("follow", [(), ("--follow",)])
 def test_what_was_dropped_of_a_log_is_told_and_not_shown(
     world: World, nodemgr: Run, follow: tuple[str, ...]
 ) -> None:
@@ -758,10 +811,8 @@ def test_wait_outlives_the_manager(world: World) -> None:
 
 def until_waits(world: World, count: int) -> None:
     """Until so many `wait` are known to the manager."""
-    deadline = time.monotonic() + WAIT_LIMIT_S
-    while world.manager.do(lambda: len(world.manager.service.parts.job_orders.waits)) != count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    waits = world.manager.service.daemon.job_orders.waits
+    world.until_seen(lambda: len(waits) == count)
 
 
 def test_ctrl_c_ends_a_wait(world: World) -> None:
@@ -797,6 +848,29 @@ def test_the_history_shows_the_last_jobs_oldest_first(world: World, nodemgr: Run
     assert table[0].startswith("JOB  ENV    STATE")
     assert table[2].split()[:4] == ["j2", "alice", "failed", "2"]
     refused(nodemgr("history", "j9"), 1, "there is no job 'j9'")
+
+
+def test_history_and_report_show_the_use_of_the_host(
+    world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = world.manager.daemon.jobs
+    ended, used = jobs.ended, HostFigures(3_725_400, 3 << 30, 11 << 30, 13 << 30)
+
+    def end(job_id: str, attempt: int, status: Status, *more: Any) -> None:
+        ended(job_id, attempt, dataclasses.replace(status, host=used), *more)
+
+    monkeypatch.setattr(jobs, "ended", end)
+    job = world.submit("true")
+    world.until_ended(job)
+    story = nodemgr("history", job).stdout
+    assert "CPU HOST MEMORY READ WRITTEN" in " ".join(story.split())
+    assert "1:02:05 3 GiB 11 GiB 13 GiB" in " ".join(story.split())
+    (start,) = json.loads(nodemgr("history", job, "--json").stdout)["jobs"][0]["attempts"]
+    kinds = ("cpu_seconds", "host_peak_bytes", "read_bytes", "written_bytes")
+    assert [start[kind] for kind in kinds] == [3_725.4, 3 << 30, 11 << 30, 13 << 30]
+    summed = nodemgr("report", COLUMNS="240").stdout
+    assert "JOBS' CPU HOURS MOST HOST MEMORY READ WRITTEN" in " ".join(summed.split())
+    assert "1.03 3 GiB 11 GiB 13 GiB" in " ".join(summed.split())
 
 
 def test_the_report_counts_jobs_waits_and_gpu_time(world: World, nodemgr: Run) -> None:

@@ -18,9 +18,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import Cause
-from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
+from nodemgr.edge.executor.interface import (
+    ExecutorListener,
+    NoLimits,
+    RunOrder,
+    Status,
+    nothing,
+)
 
 GRACE_S = 5.0
 """How long one that was asked to end has."""
@@ -233,11 +238,17 @@ class TwoNodes:
     def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
         """This cluster has no time limits."""
 
-    def no_limits(self, place: str) -> MessageLine | None:
+    def no_limits(self, place: str) -> NoLimits | None:
         return None
 
-    def limit_env(self, env: str, limits: Sequence[str]) -> None:
+    def scope(self) -> str:
         """This cluster has no cgroups."""
+        return ""
+
+    def limit_cgroups(
+        self, limits: Sequence[tuple[str, str]], then: Callable[[], None] = nothing
+    ) -> None:
+        then()
 
     def enter(
         self, env: str, process: str, limits: Sequence[str], then: Callable[[None], None]

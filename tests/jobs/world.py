@@ -8,19 +8,18 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from client_plugin.ways.event_stream import EventStream
 from nodemgr.core.lifecycle import job_actions
 from nodemgr.core.model import array_rows, events
 from nodemgr.core.model.effects import SubmitAnswered
 from nodemgr.core.model.entities import Ended, Job, JobPayload, JobSpec, RunSpec
-from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.engine.job_controller import Jobs
 from tests.jobs.two_nodes import Cluster, TwoNodes
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 from tests.support.local import Died, LocalManager
 
 TWO_NODES = "two nodes"
@@ -83,10 +82,7 @@ class World:
 
     def until_seen(self, seen: Callable[[], bool]) -> None:
         """Until the manager's loop sees that it is so."""
-        deadline = time.monotonic() + WAIT_LIMIT_S
-        while not self.manager.do(seen):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: self.manager.do(seen))
 
     # -- orders --
 
@@ -179,8 +175,8 @@ class World:
 
     def until(self, *names: str, **fields: Any) -> dict[str, Any]:
         """The first event of one of these names with these fields, past or coming."""
-        with EventStream(self.manager.run_dir) as stream:
-            for event in stream.follow(0, timeout_s=WAIT_LIMIT_S):
+        with EventStream(self.manager.run_dir, 0) as stream:
+            for event in stream.follow(WAIT_LIMIT_S):
                 if event["name"] in names and all(
                     event.get(key) == value for key, value in fields.items()
                 ):
@@ -199,10 +195,7 @@ class World:
 
         (The stream tells nothing then.)
         """
-        deadline = time.monotonic() + WAIT_LIMIT_S
-        while self.manager.do(lambda: job_id in self.manager.daemon.state.jobs):
-            assert time.monotonic() < deadline, f"{job_id} goes on"
-            time.sleep(0.01)
+        self.until_seen(lambda: job_id not in self.manager.daemon.state.jobs)
 
     def begun(self) -> list[str]:
         """`j1:1`, each attempt with a started process, in order, by its own word.
@@ -214,10 +207,7 @@ class World:
 
     def until_begun(self, job_id: str) -> None:
         """Until its process says so itself; being started is a moment earlier."""
-        deadline = time.monotonic() + WAIT_LIMIT_S
-        while f"{job_id}:1" not in self.begun():
-            assert time.monotonic() < deadline, f"{job_id} does not begin"
-            time.sleep(0.01)
+        until(lambda: f"{job_id}:1" in self.begun(), f"{job_id} does not begin")
 
     def settle(self) -> None:
         """Until the loop has done what it has to do already."""

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.launches.gated import CLOSED, GatedWorld, Share, Tenant
-from tests.launches.test_turns import until, waits
+from tests.launches.test_turns import waits
+from tests.support.limits import until
 
 PROGRAM = """
 import _ctypes, ctypes, platform, struct, sys

@@ -11,8 +11,9 @@ import time
 import pytest
 
 from tests.launches.gated import CLOSED, GatedWorld, Share, Tenant
-from tests.launches.test_turns import until, waits
+from tests.launches.test_turns import waits
 from tests.shim.world import ROOT, compiled
+from tests.support.limits import until
 
 AGAIN_S = 5.0
 UNANSWERED_NS = 500_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.admin.control_client import ControlError
+from client_plugin.ways.faults import Fault
 from nodemgr.edge.host.rundir import SIMULATOR_DIR
 from tests.gpu.keeper import answer_of
 from tests.gpu.nvml import missing_gpu
@@ -65,6 +65,6 @@ def test_suspensions(bench: Bench) -> None:
     assert bench.launch_while_suspended() == "0\n0\n"
     bench.environment("alice")
     program = bench.keeper("alice", 16 * MIB, "cuMemShared_v2")
-    with pytest.raises(ControlError, match=f"process {program.pid}, which shares GPU memory"):
+    with pytest.raises(Fault, match=f"process {program.pid}, which shares GPU memory"):
         bench.node.call("task_suspend", task=bench.task_of(program.pid))
     assert answer_of(program) == "same"

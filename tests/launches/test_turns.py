@@ -29,20 +29,13 @@ from tests.launches.gated import (
     launching_program,
 )
 from tests.shim.world import compiled
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 
 NOT_PERMITTED = 800
 PROGRAMS = Path(__file__).with_name("programs")
 STEP = ("step", "sleep_us_50")
 HALF = Share(50)
 TOGETHER_NS = 600_000_000
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT_LIMIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def waits(gated: GatedWorld, tenant: Tenant) -> None:

@@ -16,9 +16,8 @@ import pytest
 from nodemgr.edge.ledger.native_ledger import SlotHold
 from tests.launches.gated import OPEN, SUSPENDED, GatedWorld, Share, Tenant
 from tests.launches.test_hardships import naps
-from tests.launches.test_turns import until
 from tests.shim.world import GROUP, MIB, Hook, compiled, every_row, plain_calls
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 
 CALLER = r"""
 int last = -1;

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.launches.gated import tenant_program
-from tests.launches.test_turns import until
+from tests.support.limits import until
 from tests.support.manager import Manager
 
 GIB = 2**30

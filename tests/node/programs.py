@@ -9,7 +9,8 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from nodemgr.edge.admin.control_client import EventStream, ManagerUnreachable
+from client_plugin.ways.event_stream import EventStream
+from client_plugin.ways.faults import Away
 from tests.support.manager import WAIT_LIMIT_S, Manager
 
 
@@ -68,22 +69,19 @@ class Supervised:
         while True:
             try:
                 return self._manager.call(verb, **arguments)
-            except ManagerUnreachable:
+            except Away:
                 self._thread.join(0.01)
 
     def until_idle(self) -> dict[str, Any]:
         """The status once no GPU is held or waited for; looks again after each event."""
-        since = 0
         while True:
             status = self.call("status")
             if not status["tasks"] and not status["queue"]:
                 return status
             try:
                 with EventStream(self._manager.run_dir) as stream:
-                    since = next(
-                        (event["sequence"] for event in stream.follow(since, timeout_s=1.0)), since
-                    )
-            except ManagerUnreachable:
+                    stream.next(1.0)
+            except Away:
                 self._thread.join(0.01)
 
     def __enter__(self) -> Supervised:

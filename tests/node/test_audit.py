@@ -218,7 +218,7 @@ def test_kill_waits_for_the_grace_time_and_no_longer(node: Manager) -> None:
     said(holder)
     events.expect("audit.violation", pid=program.pid, env="alice")
     events.expect("audit.killed", pid=program.pid)
-    assert program.wait(60) == -signal.SIGKILL
+    assert program.wait(WAIT_LIMIT_S) == -signal.SIGKILL
     assert holder.poll() is None
 
 
@@ -241,6 +241,9 @@ def test_a_stranger_is_counted_and_never_touched(node: Manager, enforce: str) ->
     violation = events.expect("audit.violation", pid=program.pid)
     assert (violation["env"], violation["action"], violation["enforce"]) == (None, "none", "warn")
     assert node.status()["gpus"][0]["memory_unbooked_bytes"] >= 8 * GIB
+    (check,) = [each for each in node.call("doctor")["checks"] if each["name"] == "audit"]
+    assert "GPU 0 has 8." in check["detail"]
+    assert "in use that no grant explains" in check["detail"]
     waiter = node.hold("bob")
     events.expect("task.waiting", env="bob")
     assert program.poll() is None
@@ -286,7 +289,7 @@ def test_exported_memory_of_an_ended_process_is_charged_to_its_environment(
     codes, child = program.stdout.readline().rsplit(" ", 1)
     assert codes == "[0, 0, 0, 0, 0]"
     its_end = os.pidfd_open(int(child))
-    assert program.wait(60) == 0
+    assert program.wait(WAIT_LIMIT_S) == 0
     events.expect("task.ended", env="alice")
     told = events.expect("memory.residue", env="alice")
     assert (told["pid"], told["memory_bytes"] >= 2 * GIB) == (None, True)
@@ -350,7 +353,7 @@ def test_a_member_beyond_its_quota_is_ended(node: Manager) -> None:
     events = node.events()
     program = member(node, 7, ends=True)
     events.expect("audit.violation", pid=program.pid)
-    assert program.wait(60) == -signal.SIGTERM
+    assert program.wait(WAIT_LIMIT_S) == -signal.SIGTERM
     events.expect("task.ended", env="alice")
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.admin.control_client import ManagerRefused
+from client_plugin.ways.faults import Fault
 from nodemgr.edge.store.database import FILE_NAME
 from nodemgr.simulator import SimulatedNode
 from tests.node.programs import finish, said
+from tests.session import TMP
 from tests.support.manager import ROOT, WAIT_LIMIT_S, Manager
 from tests.support.udp_clients import FakeClient
 
@@ -72,7 +73,7 @@ def test_two_managers_cannot_share_a_store(make_manager: Make) -> None:
 
 
 def test_a_run_directory_too_deep_for_sockets_is_refused() -> None:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory:
         refused = serve(
             "--simulate",
             "1x8GiB",
@@ -88,7 +89,7 @@ def test_an_env_whose_socket_would_be_too_deep_is_refused(make_manager: Make) ->
     manager = make_manager(start=False)
     manager.run_dir = manager.directory / ("d" * 40)
     manager.start()
-    with pytest.raises(ManagerRefused, match="choose a shorter --run-dir"):
+    with pytest.raises(Fault, match="choose a shorter --run-dir"):
         manager.quota("e" * 60, 1)
     assert manager.call("quota_show")["quotas"] == []
 
@@ -114,7 +115,7 @@ def test_a_node_without_a_driver_is_said_with_its_cure() -> None:
     """Where a driver is, this machine has one."""
     if Path("/proc/driver/nvidia/version").exists():
         pytest.skip("this machine has an NVIDIA driver")
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory:
         refused = serve("--run-dir", f"{directory}/run", "--state-dir", f"{directory}/state")
     assert refused.returncode == 1
     assert "--simulate 4x80GiB" in refused.stderr
@@ -124,7 +125,7 @@ def test_a_node_without_a_driver_is_said_with_its_cure() -> None:
 def test_an_address_that_is_taken_is_said(make_manager: Make) -> None:
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken,
-        tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory,
+        tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory,
     ):
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -163,7 +164,7 @@ def test_a_damaged_store_is_refused_and_left_alone(make_manager: Make) -> None:
 
 def test_a_service_manager_is_told_of_start_life_and_end(make_manager: Make) -> None:
     with (
-        tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory,
+        tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener,
     ):
         listener.bind(f"{directory}/notify")

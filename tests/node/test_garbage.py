@@ -12,9 +12,9 @@ import socket
 import time
 from collections.abc import Callable
 
-import zmq
-
-from nodemgr.edge.admin.control_client import CONTROL_SOCKET
+from client_plugin.ways.control import CONTROL_SOCKET
+from client_plugin.ways.conversation import Conversation
+from client_plugin.ways.faults import Fault
 from nodemgr.edge.rpc import wire
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import Manager
@@ -89,27 +89,24 @@ def test_any_order_is_answered(make_manager: Callable[..., Manager]) -> None:
                 "memory_bytes": GIB,
                 "users": ["root"],
                 "priority": "high",
-                "by": "me",
             },
         },
-        {"verb": "quota_rm", "args": {"env": "bob", "by": "me"}},
-        {"verb": "release", "args": {"task": "t1", "by": "me"}},
+        {"verb": "quota_rm", "args": {"env": "bob"}},
+        {"verb": "release", "args": {"task": "t1"}},
         {"verb": "status", "args": {}},
         {"verb": "events", "args": {"since": 0, "limit": 10}},
         {"verb": "allocations", "args": {"env": "alice", "since_wall_ns": 0}},
     ]
-    chance, accepted = random.Random(6), 0
-    context = zmq.Context()
-    with context.socket(zmq.DEALER) as channel:
-        channel.setsockopt(zmq.LINGER, 0)
-        channel.setsockopt(zmq.RCVTIMEO, int(WAIT_LIMIT_S * 1_000))
-        channel.connect(f"ipc://{manager.run_dir / CONTROL_SOCKET}")
+    chance, accepted, refusals = random.Random(6), 0, set()
+    with Conversation(manager.run_dir / CONTROL_SOCKET, WAIT_LIMIT_S) as talk:
         for _ in range(300):
-            channel.send(mutated_order(chance, orders))
-            answer = json.loads(channel.recv())
-            accepted += answer["ok"]
-            assert answer["ok"] or answer["code"] != "internal", answer
-    context.term()
+            order = mutated_order(chance, orders)
+            try:
+                talk.ask("order", f"[0,{talk._write(order)}]")
+                accepted += 1
+            except Fault as fault:
+                refusals.add(fault.refusal)
     assert 0 < accepted < 300
+    assert not refusals & {"", "internal"}
     assert manager.status()["manager"]["pid"] == manager.pid
     assert "Traceback" not in manager.log

@@ -212,6 +212,22 @@ def test_the_history_has_the_peak_of_a_jobs_memory_on_one_gpu(make_manager: Make
     assert "5.1 GiB" in nodemgr(manager, "history"), "with the context"
 
 
+def test_a_failure_after_a_refusal_of_memory_has_that_cause(make_manager: Make) -> None:
+    """Another failure has its own, and so has a program that goes on without the memory."""
+    manager = make_manager(simulate="1x8GiB")
+    manager.quota("alice", 1, memory_bytes=4 * GIB)
+    events = manager.events()
+    hold = f"{HOLD} -b {{}} < /dev/null"
+    causes = []
+    for script in (hold.format(6 * GIB), f"{hold.format(GIB)}; exit 3",
+                   f"{hold.format(6 * GIB)}; true"):  # fmt: skip
+        job_id = submit(manager, "alice", "--gpus", "1", script=script)
+        events.expect("job.ended", job=job_id)
+        (row,) = json.loads(nodemgr(manager, "history", job_id, "--json"))["jobs"]
+        causes.append((row["state"], row["attempts"][0]["cause"]))
+    assert causes == [("failed", "gpu_memory"), ("failed", "own"), ("done", "own")]
+
+
 def under_way(manager: Manager) -> dict[str, Any]:
     """The row of the job that runs."""
     found: dict[str, Any] = json.loads(nodemgr(manager, "queue", "--json"))["running"][0]

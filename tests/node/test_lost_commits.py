@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from nodemgr.edge.store.journal import Reached, StoreMark, lost
+from tests.support.limits import until
 from tests.support.manager import HOLD, WAIT_LIMIT_S, Manager
 from tests.support.processes import is_running
 from tests.support.udp_clients import FakeClient
@@ -56,10 +57,7 @@ class Node:
     def until_started(self, job: str) -> None:
         """Until the manager knows it, and the job's own script has said so."""
         self.manager.events().expect("job.started", job=job)
-        deadline = time.monotonic() + WAIT_LIMIT_S
-        while not (self.begun.exists() and self.begun.read_text().endswith("\n")):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: self.begun.exists() and self.begun.read_text().endswith("\n"))
 
     def remember(self) -> None:
         """The present store stays, and later commits will be lost."""
@@ -93,10 +91,7 @@ def node(make_manager: Make) -> Node:
 
 
 def until_ended(pid: int) -> None:
-    deadline = time.monotonic() + WAIT_LIMIT_S
-    while is_running(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not is_running(pid))
 
 
 def test_jobs_that_the_store_forgot_are_told_and_what_runs_of_them_stays_under_control(

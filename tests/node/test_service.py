@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.node.programs import finish, said
+from tests.session import TMP
 from tests.support.manager import Manager
 from tests.support.ordinary import UID, become_ordinary
 from tests.support.supervisor import Supervisor
@@ -26,7 +27,7 @@ Make = Callable[..., Manager]
 
 @pytest.fixture
 def supervisor() -> Iterator[Supervisor]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory:
         supervisor = Supervisor(Path(directory))
         yield supervisor
         supervisor.close()
@@ -86,7 +87,7 @@ def test_a_kept_ledger_serves_where_no_client_can_show_it(
         supervisor.hear()
 
 
-@pytest.mark.parametrize("lost", [".", "manager.lock", "control.sock"])
+@pytest.mark.parametrize("lost", [".", "manager.lock", "control.sock", "envs/alice/client.conf"])
 def test_a_manager_whose_run_directory_goes_ends_and_the_next_one_has_its_tasks(
     make_manager: Make, lost: str
 ) -> None:

@@ -7,14 +7,13 @@ import json
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.node.test_jobs import nodemgr, submit
 from tests.node.test_life import BRISK, Make
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import until
 from tests.support.manager import HOLD, Manager
 
 GIB = 2**30
@@ -22,9 +21,7 @@ GIB = 2**30
 
 def until_state(node: Manager, task: str, state: str) -> None:
     """On a busy machine a task that beats is silent for a moment, too."""
-    deadline = time.monotonic() + WAIT_LIMIT_S
-    while node.task(task)["state"] != state:
-        assert time.monotonic() < deadline, node.status()["tasks"]
+    until(lambda: node.task(task)["state"] == state, lambda: node.status()["tasks"])
 
 
 def test_a_stopped_job_is_stalled_keeps_its_gpu_and_goes_on(make_manager: Make) -> None:

@@ -16,19 +16,18 @@ from pathlib import Path
 
 import pytest
 
+from client_plugin.ways.faults import Fault
 from nodemgr import simulator
-from nodemgr.edge.admin.control_client import ControlError
 from nodemgr.edge.compute import mps
 from nodemgr.edge.host.rundir import SIMULATOR_DIR
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.suspension import host_memory
 from nodemgr.simulator import SimulatedNode
 from tests.gpu.keeper import KEEPER, answer, answer_of, ask, keeper
-from tests.launches.test_turns import until
 from tests.node.programs import said
 from tests.supervisor.world import remove_cgroup
 from tests.support.examples import examples
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 from tests.support.manager import HOLD, Manager
 
 GIB, MIB = 2**30, 2**20
@@ -175,7 +174,7 @@ def test_a_suspended_process_ends_without_its_gpu(
 
 
 def refused(node: Manager, verb: str, task: str = "t1") -> str:
-    with pytest.raises(ControlError) as caught:
+    with pytest.raises(Fault) as caught:
         node.call(verb, task=task)
     return str(caught.value)
 
@@ -494,11 +493,11 @@ def children(pid: int) -> list[int]:
 def carry_out(node: Manager, verb: str, after: str) -> None:
     """Gives the order until it is done; a manager that is killed meanwhile ends the attempt."""
     while node.process is not None and node.process.poll() is None:
-        with contextlib.suppress(ControlError, OSError):
+        with contextlib.suppress(Fault, OSError):
             node.call(verb, task="t1")
         try:
             state = node.task("t1")["state"]
-        except (ControlError, OSError):
+        except (Fault, OSError):
             continue
         if state == ("suspended" if after == "suspended" else "running"):
             return

@@ -122,7 +122,7 @@ def test_the_view_of_a_kernel_that_waits_and_of_an_idle_one() -> None:
 def test_a_manager_that_is_away_and_a_refusal() -> None:
     away = view.failed(Away("no manager answers at /x"))
     assert (away["state"], away["text"]) == ("no_manager", "GPU: no manager")
-    refused = view.failed(Fault("you may not enter", Exit.QUOTA_REFUSES))
+    refused = view.failed(Fault("you may not enter", code=Exit.QUOTA_REFUSES))
     assert (refused["state"], refused["title"]) == ("error", "you may not enter")
 
 

@@ -18,6 +18,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "idle policy": ("KeepTask", "idle_ms", "when_idle", "max_keep_ms"),
     "job": (
         "Submission", "WithdrawJob", "RequeueJob", "command", "place", "expected_ms", "predicted",
+        "forecast", "is_memory_filled",
         "deadline_ms", "env", "spec", "payload", "name", "run", "key", "is_default", "ref", "by",
         "max_restarts",
     ),

@@ -181,6 +181,19 @@ def an_assigned_job_waits_after_a_restart_for_its_head(node: Driver) -> None:
     node.events.expect("job.ended", job=assigned, state="done")
 
 
+@pair("assigned job", "drain")
+def an_assigned_job_waits_for_a_drained_gpu_and_is_begun_once(node: Driver) -> None:
+    for index in ("0", "1"):
+        node.says("gpu", "drain", index, "--note", "a new fan")
+    assigned = node.assigned("bob", "hq/1/c1/1")
+    assert "GPUs 0 and 1 drained)" in node.line(assigned)
+    node.manager.restart()
+    node.says("gpu", "resume", "0")
+    assert "waits for the word of hq" in node.line(assigned)
+    assert node.assigned("bob", "hq/1/c1/1") == assigned
+    node.events.expect("job.ended", job=assigned, state="done")
+
+
 @pair("host limits", "restart")
 def what_jobs_reserve_outlives_the_manager(node: Driver) -> None:
     node.says("quota", "set", "alice", "--cpus", "1")

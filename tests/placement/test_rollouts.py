@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from nodemgr.core.placement.policies import SizedJob as Job
+from nodemgr.edge.placement import scoring
 from nodemgr.edge.placement.weights import FEATURES, SCORER, Weights, count_of
 from nodemgr.placement import batch_model, plain_policies, rollouts
 from nodemgr.placement.observed import SeenGpu, uuid_of
@@ -21,9 +22,9 @@ def seen(*indexes: int) -> list[SeenGpu]:
 
 def test_the_state_is_n_t_s() -> None:
     """[60-63]: of four GPUs the last two failed or are taken, s = [0, 0, 1, 1]."""
-    state = rollouts.state_of(Job(2, 12.0), [0, 1], 4)
+    state = scoring.state_of(2, 12.0, [0, 1], 4)
     assert state[2:] == (0, 0, 1, 1)
-    assert state[:2] == (2 / rollouts.GPUS_SCALE, 12 / rollouts.HOURS_SCALE)
+    assert state[:2] == (2 / scoring.GPUS_SCALE, 12 / scoring.HOURS_SCALE)
 
 
 @pytest.mark.parametrize("random", [None, Random(1)])

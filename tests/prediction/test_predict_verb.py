@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from client_plugin import verbs
-from client_plugin.messages import ways as way_messages
 from client_plugin.prediction import outcome
 from client_plugin.prediction.watch import Watched, WatchOrder
 from client_plugin.verbs.launch import watching
@@ -95,7 +94,7 @@ def test_json_has_the_documented_fields(order: Any, capsys: pytest.CaptureFixtur
     answer = json.loads(capsys.readouterr().out)
     assert answer.keys() == {
         "schema_version", "memory_bytes", "memory_margin_bytes", "models", "features", "reason",
-        "dropped_files", "phases",
+        "dropped_files", "phases", "is_experimental",
     }  # fmt: skip
     [model] = answer["models"]
     assert model["source"] == "roofline"
@@ -106,7 +105,11 @@ def test_without_a_manager_the_memory_is_known(
     order: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(_whom: Any) -> Any:
-        raise Fault(way_messages.CLIENT_NOT_LOADED(error="x"), Exit.UNREACHABLE)
+        raise Fault(
+            "the client cannot be loaded into this Python (x)",
+            "nodemgr doctor says more",
+            code=Exit.UNREACHABLE,
+        )
 
     monkeypatch.setattr(choice, "users_way", none)
     assert verbs.main(["predict", "--json", "--", sys.executable, "x.py"]) == 0

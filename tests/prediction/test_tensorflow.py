@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from client_plugin.messages import prediction as prediction_messages
 from client_plugin.prediction import findings
 from nodemgr.core.forecast import features as manager
 from tests.support.limits import WAIT_LIMIT_S
 
 from .forked import HOOK, Forks, forks
+from .test_phases import followed
 from .test_pytorch import found, run
 
 pytestmark = pytest.mark.frameworks
@@ -99,9 +101,50 @@ def test_options_of_compile(tmp_path: Path, programs: Forks, option: str) -> Non
     answer = found(FIT.replace('"adam",', f'"adam", {option}, loss='), tmp_path, programs)
     seen = figures(answer)
     assert (seen["batchsize"], seen["iteration"], seen["input"]) == (32, 4 * 5, 16 * 16 * 3)
-    notes = [str(note) for note in answer.notes]
+    *notes, experimental = [str(note) for note in answer.notes]
+    assert experimental == prediction_messages.EXPERIMENTAL()
     assert len(notes) == len(VARIANTS[option])
     assert all(line in note for line, note in zip(VARIANTS[option], notes, strict=True))
+
+
+EPOCHS = """
+import keras, numpy
+model = keras.Sequential([keras.Input((None, 4)), keras.layers.Dense(512), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+class Lines(keras.utils.PyDataset):
+    def __init__(self, *sizes):
+        super().__init__()
+        self.sizes = sizes
+    def __len__(self):
+        return len(self.sizes)
+    def __getitem__(self, place):
+        size = self.sizes[place]
+        return numpy.zeros((8, size, 4), "float32"), numpy.zeros((8, size, 1), "float32")
+model.{call}
+raise SystemExit("its end")
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "validates", "shapes"),
+    [
+        ("fit(Lines(16, 8, 64, *[8] * 97), validation_data=Lines(4_000), {often})", True, 3),
+        ("fit(Lines(16, 64), {often})", False, 2),
+    ],
+)
+def test_the_watch_goes_on_to_larger_batches_and_the_validation(
+    tmp_path: Path, programs: Forks, call: str, validates: bool, shapes: int
+) -> None:
+    code = EPOCHS.format(call=call.format(often="epochs=9, shuffle=False"))
+    early, first = followed(tmp_path, programs, code, 0)
+    assert (early["steps"], early["validation"], early["is_margin_wider"]) == (1, False, False)
+    phases, later = followed(tmp_path, programs, code, WAIT_LIMIT_S)
+    assert (phases["steps"], phases["validation"]) == (1, validates)
+    assert sorted(size for _, size, _ in phases["batch_shapes"]) == [8, 16, 64][-shapes:]
+    grown_bytes = later["memory"]["peak_bytes"] - first["memory"]["peak_bytes"]
+    largest = 4_000 - 16 if validates else 64 - 16
+    assert grown_bytes >= 8 * largest * 512 * 4 // 2
+    assert later["graph"] == first["graph"], "features are those of the first step"
 
 
 LOOP = """

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,8 +20,9 @@ import pytest
 
 from client_plugin.prediction import confinement, isolation, outcome
 from client_plugin.prediction.watch import Watched, WatchOrder, last_line, watch
+from tests.session import DISK
 from tests.support import ordinary
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 from tests.support.ordinary import CHECKOUT
 
 PR_SET_DUMPABLE = 4
@@ -50,7 +50,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     Both are open to other users, which pytest's own are no more once another run of it starts.
     """
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=DISK) as name:
         work, scratch = Path(name) / "work", Path(name) / "scratch"
         for path, mode in ((Path(name), 0o755), (work, 0o755), (scratch, 0o1777)):
             path.mkdir(exist_ok=True)
@@ -249,9 +249,9 @@ def test_there_is_no_network_but_a_loopback() -> None:
         print(sorted(name for _, name in socket.if_nameindex()))
         server = socket.create_server(("127.0.0.1", 0))
         socket.create_connection(server.getsockname()).close()
-        print([name for _, name in socket.if_nameindex()])
+        print([name for _, name in socket.if_nameindex()], socket.gethostname())
         """)
-    assert (seen.exit_status, seen.last_line) == (0, "['lo']")
+    assert (seen.exit_status, seen.last_line) == (0, "['lo'] localhost"), "a name that it can find"
 
 
 def reach_python() -> None:
@@ -535,12 +535,6 @@ def test_a_full_or_missing_directory_for_temporary_files_is_an_error(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
     with pytest.raises(FileNotFoundError):
         run("pass")
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + WAIT_LIMIT_S
-    while not is_true():
-        assert time.monotonic() < limit_s
 
 
 def processes() -> list[Path]:

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.supervisor import Supervisor
 
@@ -49,7 +50,7 @@ class Booted:
     """
 
     def __init__(self, prepare: str) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="nm", dir=TMP))
         self.shared = self.directory / "shared"
         for path in (self.shared, self.directory / "over"):
             path.mkdir()

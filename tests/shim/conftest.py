@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.session import TMP
 from tests.shim.world import LIBRARY, World, world
 
 
@@ -20,7 +21,7 @@ def _built() -> None:
 @pytest.fixture
 def short_path() -> Iterator[Path]:
     """A directory with a path that is short enough for a socket in it."""
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
 

@@ -51,3 +51,15 @@ def start() -> Iterator[StartClient]:
             return stack.enter_context(Client(node.environment(group) | environment))
 
         yield start_client
+
+
+@pytest.fixture
+def ready(start: StartClient) -> StartClient:
+    """As `start`: a client with the context of the first device."""
+
+    def ready_client(node: simulator.SimulatedNode, group: str | None = None) -> Client:
+        client = start(node, group)
+        client.ready()
+        return client
+
+    return ready_client

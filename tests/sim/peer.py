@@ -138,15 +138,6 @@ class ExternalBuffer(ctypes.Structure):
     )
 
 
-class Multicast(ctypes.Structure):
-    _fields_ = (
-        ("devices", c_uint),
-        ("size", c_size_t),
-        ("handle_types", c_uint64),
-        ("flags", c_uint64),
-    )
-
-
 cuda = ctypes.CDLL("libcuda.so.1")
 DEVICE, PINNED, POSIX_FD, DMA_BUF_FD = 1, 1, 1, 1
 PIDFD_GETFD = 438  # a system call
@@ -241,14 +232,6 @@ def destroy_context(context):
 
 def current_device():
     return got(c_int, "cuCtxGetDevice")
-
-
-def green_context(device=0):
-    resource = (c_ubyte * 256)()
-    do("cuDeviceGetDevResource", device, byref(resource), 1)
-    description = c_void_p()
-    do("cuDevResourceGenerateDesc", byref(description), byref(resource), 1)
-    return got(c_void_p, "cuGreenCtxCreate", description.value, device, 1)
 
 
 def set_limit(limit, value):
@@ -398,10 +381,6 @@ def unmap(address, size):
     do("cuMemUnmap", address, size)
 
 
-def retain_physical(address):
-    return got(c_uint64, "cuMemRetainAllocationHandle", address)
-
-
 def export_physical(handle):
     return got(c_int, "cuMemExportToShareableHandle", handle, POSIX_FD, 0)
 
@@ -429,17 +408,6 @@ def import_physical(pid, descriptor):
 
 def export_range(address, size):
     return got(c_int, "cuMemGetHandleForAddressRange", address, size, DMA_BUF_FD, 0)
-
-
-def create_multicast(size, devices=1):
-    prop = Multicast(devices, size, 0, 0)
-    handle = got(c_uint64, "cuMulticastCreate", byref(prop))
-    do("cuMulticastAddDevice", handle, 0)
-    return handle
-
-
-def bind_multicast(handle, memory, size):
-    do("cuMulticastBindMem", handle, 0, memory, 0, size, 0)
 
 
 # -- arrays --

@@ -113,83 +113,46 @@ PATHS: dict[Callable[[Client], Give], tuple[str, int]] = {
 }
 
 
-@pytest.mark.parametrize("take", PATHS, ids=lambda take: take.__name__)
-def test_a_path_is_charged_and_given_back(
-    node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]
-) -> None:
-    kind, size = PATHS[take]
-    client = start(node)
-    client.ready()
+def test_each_path_is_charged_and_given_back(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
+    for take, (kind, size) in sorted(PATHS.items(), key=lambda row: row[1][1]):  # so each peaks
+        give = take(client)
+        held = node.books()[0].of(client.pid)
+        assert held is not None, take
+        assert held.kind_bytes == {kind: size}, take
+        assert held.used_bytes == node.books()[0].used_bytes == size, take
+        assert client.info() == [GIB - size, GIB], take
 
-    give = take(client)
-    held = node.books()[0].of(client.pid)
-    assert held is not None
-    assert held.kind_bytes == {kind: size}
-    assert held.used_bytes == node.books()[0].used_bytes == size
-    assert client.info() == [GIB - size, GIB]
-
-    give()
-    assert node.books()[0].used_bytes == 0
-    assert client.info() == [GIB, GIB]
-    assert node.books()[0].peak_bytes == size
+        give()
+        assert node.books()[0].used_bytes == 0, take
+        assert client.info() == [GIB, GIB], take
+        assert node.books()[0].peak_bytes == size, take
     assert node.books()[1].peak_bytes == 0
 
 
-@pytest.mark.parametrize("take", PATHS, ids=lambda take: take.__name__)
-def test_a_path_is_refused_when_the_device_is_full(
-    node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]
+def test_each_path_is_refused_when_the_device_is_full(
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(node)
-    client.ready()
+    client = ready(node)
     client.alloc(GIB)
-
-    with refused("OUT_OF_MEMORY"):
-        take(client)
-
-    assert node.books()[0].used_bytes == GIB
-    assert node.books()[0].peak_bytes == GIB
+    for take in PATHS:
+        with refused("OUT_OF_MEMORY"):
+            take(client)
+        assert node.books()[0].used_bytes == node.books()[0].peak_bytes == GIB, take
 
 
-@pytest.mark.parametrize("take", PATHS, ids=lambda take: take.__name__)
-def test_an_end_without_freeing_leaves_nothing(
-    node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]
-) -> None:
-    killed, exited = start(node), start(node)
+def test_an_end_without_freeing_leaves_nothing(node: SimulatedNode, ready: StartClient) -> None:
+    killed, exited = ready(node), ready(node)
     for client in (killed, exited):
-        client.ready()
-        take(client)
+        for take in PATHS:
+            take(client)
+        held = node.books()[0].of(client.pid)
+        assert held is not None
+        assert held.kind_bytes.keys() == {kind for kind, _ in PATHS.values()}
 
     killed.kill()
     exited.exit()
-
-    assert node.books()[0].used_bytes == 0
-    assert node.books()[0].processes == ()
-
-
-def test_the_last_byte_can_be_had_and_no_more(node: SimulatedNode, start: StartClient) -> None:
-    one, other = start(node), start(node)
-    one.ready()
-    other.ready()
-
-    one.alloc(GIB // 2)
-    most = other.alloc(GIB // 2)
-    for client in (one, other):
-        with refused("OUT_OF_MEMORY"):
-            client.alloc(1)
-
-    other.free(most)
-    one.alloc(1)
-    other.alloc(GIB // 2 - 1)
-    with refused("OUT_OF_MEMORY"):
-        one.alloc(1)
-
-
-def test_what_a_killed_neighbour_held_can_be_had_at_once(
-    node: SimulatedNode, start: StartClient
-) -> None:
-    one, other = start(node), start(node)
-    one.ready()
-    other.ready()
+    one, other = ready(node), ready(node)
     one.alloc(GIB)
 
     one.kill()
@@ -199,10 +162,9 @@ def test_what_a_killed_neighbour_held_can_be_had_at_once(
 
 
 def test_a_charge_goes_to_the_device_of_its_location(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(node)
-    client.ready(0)
+    client = ready(node)
 
     client.create_physical(2 * MIB, 1)
     client.alloc_from_pool(client.create_pool(1), 2 * MIB)
@@ -212,10 +174,9 @@ def test_a_charge_goes_to_the_device_of_its_location(
 
 @pytest.mark.parametrize("size", [0, GIB + 1, 1 << 40, (1 << 63) + 1])
 def test_absurd_sizes_are_refused_on_every_path(
-    node: SimulatedNode, start: StartClient, size: int
+    node: SimulatedNode, ready: StartClient, size: int
 ) -> None:
-    client = start(node)
-    client.ready()
+    client = ready(node)
     expected = "INVALID_VALUE" if size == 0 else "OUT_OF_MEMORY"
 
     for take in (client.alloc, client.alloc_managed, client.alloc_async):
@@ -264,10 +225,9 @@ def test_a_context_that_does_not_fit_is_refused(
 
 
 def test_a_library_is_loaded_where_it_is_used(
-    costly_node: SimulatedNode, start: StartClient
+    costly_node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(costly_node)
-    client.ready()
+    client = ready(costly_node)
     library = client.load_library()
     kernel = client.kernel(library)
     held = costly_node.books()[0].of(client.pid)
@@ -282,22 +242,6 @@ def test_a_library_is_loaded_where_it_is_used(
 
     client.unload_library(library)
     assert costly_node.books()[0].used_bytes == 32 * MIB
-
-
-def test_limits_and_green_contexts_cost_too(costly_node: SimulatedNode, start: StartClient) -> None:
-    malloc_heap = 2
-    client = start(costly_node)
-    client.ready()
-
-    client.set_limit(malloc_heap, 108 * MIB)
-    assert costly_node.books()[0].used_bytes == (32 + 100) * MIB
-    client.set_limit(malloc_heap, 8 * MIB)
-    assert costly_node.books()[0].used_bytes == 32 * MIB
-    with refused("OUT_OF_MEMORY"):
-        client.set_limit(malloc_heap, 2 * GIB)
-
-    client.green_context()
-    assert costly_node.books()[0].used_bytes == (32 + 8) * MIB
 
 
 def test_the_end_of_a_context_frees_what_was_made_in_it(
@@ -322,10 +266,9 @@ def test_the_end_of_a_context_frees_what_was_made_in_it(
 
 
 def test_a_reset_of_the_primary_context_frees_everything_but_physical_memory(
-    costly_node: SimulatedNode, start: StartClient
+    costly_node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(costly_node)
-    client.ready()
+    client = ready(costly_node)
     for take in PATHS:
         take(client)
     client.load_module()
@@ -342,15 +285,14 @@ def test_a_reset_of_the_primary_context_frees_everything_but_physical_memory(
 
 
 def test_reserved_memory_is_nobodys(
-    tmp_path_factory: pytest.TempPathFactory, start: StartClient
+    tmp_path_factory: pytest.TempPathFactory, ready: StartClient
 ) -> None:
     from nodemgr import simulator
 
     with simulator.create(
         tmp_path_factory.mktemp("r"), 1, GIB, reserved_bytes=100 * MIB, context_bytes=0
     ) as node:
-        client = start(node)
-        client.ready()
+        client = ready(node)
         assert client.total() == GIB - 100 * MIB
         assert client.info() == [GIB - 100 * MIB] * 2
         with refused("OUT_OF_MEMORY"):

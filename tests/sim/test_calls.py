@@ -13,10 +13,8 @@ from tests.sim.conftest import StartClient
 
 
 @pytest.fixture
-def client(node: SimulatedNode, start: StartClient) -> Client:
-    started = start(node)
-    started.ready()
-    return started
+def client(node: SimulatedNode, ready: StartClient) -> Client:
+    return ready(node)
 
 
 def test_wrong_arguments_come_before_the_start(node: SimulatedNode, start: StartClient) -> None:

@@ -20,10 +20,8 @@ RUNNING, LOCKED, CHECKPOINTED = range(3)
 
 
 @pytest.fixture
-def target(node: SimulatedNode, start: StartClient) -> Client:
-    started = start(node, "group")
-    started.ready()
-    return started
+def target(node: SimulatedNode, ready: StartClient) -> Client:
+    return ready(node, "group")
 
 
 @pytest.fixture
@@ -138,12 +136,11 @@ def test_a_wait_for_work_goes_on_under_a_lock(
 
 
 def test_a_failed_restore_is_final(
-    node: SimulatedNode, target: Client, helper: Client, start: StartClient
+    node: SimulatedNode, target: Client, helper: Client, ready: StartClient
 ) -> None:
     target.alloc(600 * MIB)
     suspend(helper, target.pid)
-    other = start(node)
-    other.ready()
+    other = ready(node)
     address = other.alloc(600 * MIB)
     with refused("OUT_OF_MEMORY"):
         helper.restore_process(target.pid)
@@ -256,10 +253,9 @@ def test_helpers_die_at_any_step(node: SimulatedNode, target: Client, start: Sta
     assert node.books()[0].used_bytes == 0
 
 
-def test_an_old_driver_has_no_checkpoints(tmp_path: Path, start: StartClient) -> None:
+def test_an_old_driver_has_no_checkpoints(tmp_path: Path, ready: StartClient) -> None:
     with simulator.create(tmp_path / "n", 1, GIB, driver_version=12040) as node:
-        client = start(node)
-        client.ready()
+        client = ready(node)
         with refused("NOT_SUPPORTED"):
             client.lock_process(client.pid)
         assert client.look_up("cuCheckpointProcessLock", 12080)[1:] == [1, None]

@@ -63,11 +63,9 @@ def test_a_device_that_is_back_takes_new_contexts_only(
 
 
 def test_the_next_allocations_fail_whoever_makes_them(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    one, other = start(node), start(node)
-    one.ready()
-    other.ready()
+    one, other = ready(node), ready(node)
 
     node.fail_next(0, 3)
     with refused("OUT_OF_MEMORY"):
@@ -85,9 +83,8 @@ def test_the_next_allocations_fail_whoever_makes_them(
     one.alloc(1)
 
 
-def test_latency_is_at_least_what_was_asked(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_latency_is_at_least_what_was_asked(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     node.set_latency(0, 50_000)
     begun = time.monotonic()
     client.alloc(1)

@@ -7,11 +7,11 @@ from tests.sim.client import refused
 from tests.sim.conftest import GIB, MIB, StartClient
 
 GRANULE = 2 * MIB
-SPARSE, DEFERRED = 0x40, 0x80
+DEFERRED = 0x80
 RELEASE_THRESHOLD, RESERVED_CURRENT, RESERVED_HIGH, USED_CURRENT, USED_HIGH = 4, 5, 6, 7, 8
 GRAPH_USED, GRAPH_RESERVED, GRAPH_RESERVED_HIGH = 0, 2, 3
 AUTO_FREE = 1
-MAP, UNMAP = 1, 2
+MAP = 1
 
 
 def used(node: SimulatedNode, device: int = 0) -> int:
@@ -21,45 +21,10 @@ def used(node: SimulatedNode, device: int = 0) -> int:
 # -- virtual memory management --
 
 
-def test_mapped_memory_outlives_its_handle(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
-    address = client.reserve(8 * GRANULE)
-    handle = client.create_physical(2 * GRANULE)
-    client.map_physical(address, 2 * GRANULE, handle)
-
-    client.release_physical(handle)
-    assert used(node) == 2 * GRANULE
-    with refused("INVALID_VALUE"):
-        client.release_physical(handle)
-
-    client.unmap(address, 2 * GRANULE)
-    assert used(node) == 0
-    client.free_reservation(address, 8 * GRANULE)
-
-
-def test_every_mapping_and_every_handle_counts(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
-    address = client.reserve(8 * GRANULE)
-    handle = client.create_physical(GRANULE)
-    client.map_physical(address, GRANULE, handle)
-    client.map_physical(address + 4 * GRANULE, GRANULE, handle)
-    assert client.retain_physical(address + 4 * GRANULE + 17) == handle
-
-    client.release_physical(handle)
-    client.release_physical(handle)
-    client.unmap(address, GRANULE)
-    assert used(node) == GRANULE
-    client.unmap(address + 4 * GRANULE, GRANULE)
-    assert used(node) == 0
-
-
 def test_only_whole_mappings_are_undone_and_only_free_room_is_mapped(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(node)
-    client.ready()
+    client = ready(node)
     address = client.reserve(4 * GRANULE)
     handle = client.create_physical(2 * GRANULE)
     client.map_physical(address, 2 * GRANULE, handle)
@@ -82,10 +47,9 @@ def test_only_whole_mappings_are_undone_and_only_free_room_is_mapped(
     assert used(node) == 2 * GRANULE
 
 
-def test_many_mappings_in_one_reservation(node: SimulatedNode, start: StartClient) -> None:
+def test_many_mappings_in_one_reservation(node: SimulatedNode, ready: StartClient) -> None:
     """As an allocator with expandable segments makes them: in any order, one granule each."""
-    client = start(node)
-    client.ready()
+    client = ready(node)
     address = client.reserve(512 * GRANULE)
     order = [index * 7 % 101 for index in range(101)]
     for index in order:
@@ -101,26 +65,10 @@ def test_many_mappings_in_one_reservation(node: SimulatedNode, start: StartClien
     assert used(node) == 0
 
 
-def test_sparse_tiles_and_multicast_bindings_keep_memory(
-    node: SimulatedNode, start: StartClient
+def test_a_tile_keeps_memory_as_long_as_its_deferred_array(
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(node)
-    client.ready()
-    array = client.create_array(4096, 4096, 0, 1, SPARSE)
-    assert used(node) == 0
-    tile, bound = client.create_physical(GRANULE), client.create_physical(GRANULE)
-    client.map_tile(array, tile, MAP)
-    team = client.create_multicast(GRANULE)
-    client.bind_multicast(team, bound, GRANULE)
-    client.release_physical(tile)
-    client.release_physical(bound)
-    assert used(node) == 2 * GRANULE
-
-    client.map_tile(array, 0, UNMAP)
-    assert used(node) == GRANULE
-    client.release_physical(team)
-    assert used(node) == 0
-
+    client = ready(node)
     deferred = client.create_array(64, 0, 0, 1, DEFERRED)
     tile = client.create_physical(GRANULE)
     client.map_tile(deferred, tile, MAP)
@@ -133,9 +81,8 @@ def test_sparse_tiles_and_multicast_bindings_keep_memory(
 # -- pools --
 
 
-def test_a_pool_keeps_what_its_threshold_says(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_a_pool_keeps_what_its_threshold_says(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     pool = client.default_pool()
     client.set_pool(pool, RELEASE_THRESHOLD, 4 * MIB)
 
@@ -160,9 +107,8 @@ def test_a_pool_keeps_what_its_threshold_says(node: SimulatedNode, start: StartC
         client.set_pool(pool, RESERVED_CURRENT, 0)
 
 
-def test_a_pool_is_trimmed_but_not_below_its_use(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_a_pool_is_trimmed_but_not_below_its_use(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     pool = client.create_pool()
     client.set_pool(pool, RELEASE_THRESHOLD, GIB)
     kept, freed = client.alloc_from_pool(pool, 3 * MIB), client.alloc_from_pool(pool, 8 * MIB)
@@ -183,9 +129,8 @@ def test_a_pool_is_trimmed_but_not_below_its_use(node: SimulatedNode, start: Sta
     assert used(node) == 0
 
 
-def test_a_pool_has_a_greatest_size(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_a_pool_has_a_greatest_size(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     pool = client.create_pool(0, 4 * MIB)
     client.alloc_from_pool(pool, 4 * MIB)
     with refused("OUT_OF_MEMORY"):
@@ -196,10 +141,9 @@ def test_a_pool_has_a_greatest_size(node: SimulatedNode, start: StartClient) -> 
 
 
 def test_graph_memory_is_taken_at_launch_and_given_back_by_trimming(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(node)
-    client.ready()
+    client = ready(node)
     graph = client.create_graph()
     first = client.graph_alloc(graph, 3 * MIB)
     client.graph_free(graph, first)
@@ -222,10 +166,9 @@ def test_graph_memory_is_taken_at_launch_and_given_back_by_trimming(
 
 
 def test_what_a_graph_leaves_must_be_freed_before_it_is_launched_again(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(node)
-    client.ready()
+    client = ready(node)
     graph = client.create_graph()
     address = client.graph_alloc(graph, 2 * MIB)
     strict, lenient = client.instantiate(graph), client.instantiate(graph, AUTO_FREE)
@@ -248,10 +191,9 @@ def test_what_a_graph_leaves_must_be_freed_before_it_is_launched_again(
 
 
 def test_a_launch_that_does_not_fit_is_refused_and_takes_nothing(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(node)
-    client.ready()
+    client = ready(node)
     graph = client.create_graph()
     client.graph_alloc(graph, GIB // 2)
     client.graph_alloc(graph, GIB // 2 + MIB)
@@ -262,9 +204,8 @@ def test_a_launch_that_does_not_fit_is_refused_and_takes_nothing(
     assert used(node) == client.graph_figure(GRAPH_USED) == 0
 
 
-def test_default_streams_cannot_be_captured(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_default_streams_cannot_be_captured(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     with refused("STREAM_CAPTURE_UNSUPPORTED"):
         client.begin_capture(0)
 
@@ -272,10 +213,8 @@ def test_default_streams_cannot_be_captured(node: SimulatedNode, start: StartCli
 # -- between processes --
 
 
-def test_imports_are_charged_to_the_exporter_alone(node: SimulatedNode, start: StartClient) -> None:
-    exporter, importer = start(node), start(node)
-    exporter.ready()
-    importer.ready()
+def test_imports_are_charged_to_the_exporter_alone(node: SimulatedNode, ready: StartClient) -> None:
+    exporter, importer = ready(node), ready(node)
     address = exporter.alloc(6 * MIB)
     physical = exporter.create_physical(GRANULE, 0, 1)
 
@@ -297,52 +236,10 @@ def test_imports_are_charged_to_the_exporter_alone(node: SimulatedNode, start: S
     assert used(node) == 6 * MIB + GRANULE
 
 
-def test_an_exported_handle_keeps_memory_until_its_last_copy_is_closed(
-    node: SimulatedNode, start: StartClient
-) -> None:
-    exporter, other = start(node), start(node)
-    exporter.ready()
-    physical = exporter.create_physical(GRANULE, 0, 1)
-    descriptor = exporter.export_physical(physical)
-    copy = other.take_descriptor(exporter.pid, descriptor)
-
-    exporter.release_physical(physical)
-    assert used(node) == GRANULE
-    exporter.close_descriptor(descriptor)
-    exporter.free(exporter.alloc(MIB))
-    assert used(node) == GRANULE
-    other.close_descriptor(copy)
-    exporter.info()
-    assert used(node) == 0
-
-
-def test_an_import_keeps_memory_that_its_exporter_gave_up(
-    node: SimulatedNode, start: StartClient
-) -> None:
-    exporter, importer = start(node), start(node)
-    exporter.ready()
-    importer.ready()
-    physical = exporter.create_physical(GRANULE, 0, 1)
-    descriptor = exporter.export_physical(physical)
-    imported = importer.import_physical(exporter.pid, descriptor)
-    place = importer.reserve(GRANULE)
-    importer.map_physical(place, GRANULE, imported)
-    importer.release_physical(imported)
-
-    exporter.close_descriptor(descriptor)
-    exporter.release_physical(physical)
-    exporter.info()
-    assert used(node) == GRANULE
-    importer.unmap(place, GRANULE)
-    exporter.info()
-    assert used(node) == 0
-
-
 def test_memory_that_only_exports_keep_is_found_when_room_is_needed(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    exporter = start(node)
-    exporter.ready()
+    exporter = ready(node)
     for _ in range(3):
         physical = exporter.create_physical(GIB // 2, 0, 1)
         descriptor = exporter.export_physical(physical)
@@ -357,51 +254,6 @@ def test_memory_that_only_exports_keep_is_found_when_room_is_needed(
         exporter.alloc(MIB)
     exporter.close_descriptor(kept.pop())
     exporter.alloc(MIB)
-
-
-def test_an_exported_pool_keeps_what_it_held_after_its_end(
-    node: SimulatedNode, start: StartClient
-) -> None:
-    exporter = start(node)
-    exporter.ready()
-    pool = exporter.create_pool(0, 0, 1)
-    exporter.set_pool(pool, RELEASE_THRESHOLD, GIB)
-    exporter.free(exporter.alloc_from_pool(pool, GRANULE))
-    descriptor = exporter.export_pool(pool)
-    exporter.destroy_pool(pool)
-    assert used(node) == GRANULE
-    exporter.close_descriptor(descriptor)
-    exporter.info()
-    assert used(node) == 0
-
-
-def test_a_dma_buf_keeps_linear_memory_and_mappings(
-    node: SimulatedNode, start: StartClient
-) -> None:
-    exporter = start(node)
-    exporter.ready()
-    linear, place = exporter.alloc(2 * MIB), exporter.reserve(4 * GRANULE)
-    for at in (0, 2 * GRANULE):
-        physical = exporter.create_physical(2 * GRANULE)
-        exporter.map_physical(place + at, 2 * GRANULE, physical)
-        exporter.release_physical(physical)
-    buffers = [exporter.export_range(linear, 4096), exporter.export_range(linear + 4096, 4096)]
-    mapped = exporter.export_range(place + GRANULE, 2 * GRANULE)
-    with refused("INVALID_VALUE"):
-        exporter.export_range(linear, 4 * MIB)
-
-    exporter.free(linear)
-    exporter.unmap(place, 4 * GRANULE)
-    assert used(node) == 2 * MIB + 4 * GRANULE
-    exporter.close_descriptor(mapped)
-    exporter.info()
-    assert used(node) == 2 * MIB
-    for buffer in buffers:
-        assert used(node) == 2 * MIB
-        exporter.close_descriptor(buffer)
-        exporter.free(exporter.alloc(MIB))
-        exporter.info()
-    assert used(node) == 0
 
 
 def test_exported_memory_outlives_its_exporter_until_the_last_copy_is_closed(
@@ -509,11 +361,9 @@ def test_a_node_whose_second_file_is_not_shown_frees_with_the_exporter(
 
 
 def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    exporter, importer = start(node), start(node)
-    exporter.ready()
-    importer.ready()
+    exporter, importer = ready(node), ready(node)
     handle = exporter.ipc_handle(exporter.alloc(MIB))
 
     with refused("INVALID_CONTEXT"):
@@ -528,9 +378,8 @@ def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(
 # -- bad handles --
 
 
-def test_what_was_never_had_cannot_be_freed(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_what_was_never_had_cannot_be_freed(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     address = client.alloc(MIB)
 
     for wrong in (address + 512, address - 1, 12345, 1 << 63):
@@ -557,9 +406,8 @@ def test_what_was_never_had_cannot_be_freed(node: SimulatedNode, start: StartCli
     assert used(node) == 0
 
 
-def test_handles_are_of_one_type(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_handles_are_of_one_type(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     stream, array = client.create_stream(), client.create_array(16)
 
     with refused("INVALID_HANDLE"):
@@ -573,9 +421,8 @@ def test_handles_are_of_one_type(node: SimulatedNode, start: StartClient) -> Non
 # -- bytes --
 
 
-def test_what_was_copied_there_can_be_copied_back(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_what_was_copied_there_can_be_copied_back(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     one, other = client.alloc(MIB), client.alloc_managed(MIB)
 
     client.put(one + 100, "some bytes")
@@ -590,10 +437,9 @@ def test_what_was_copied_there_can_be_copied_back(node: SimulatedNode, start: St
 
 
 def test_the_beginning_of_a_large_block_is_kept_and_the_rest_reads_as_zeros(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(node)
-    client.ready()
+    client = ready(node)
     large = 64 * MIB
     address = client.alloc(GIB // 2)
 
@@ -605,9 +451,8 @@ def test_the_beginning_of_a_large_block_is_kept_and_the_rest_reads_as_zeros(
     assert client.get(address + GIB // 4, 4) == "\0" * 4
 
 
-def test_what_a_process_keeps_has_a_limit(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_what_a_process_keeps_has_a_limit(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     blocks = [client.alloc(64 * MIB) for _ in range(10)]
     for block in blocks:
         client.put(block, "x")
@@ -619,9 +464,8 @@ def test_what_a_process_keeps_has_a_limit(node: SimulatedNode, start: StartClien
     assert client.get(blocks[9], 1) == "y"
 
 
-def test_a_copy_must_stay_inside(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_a_copy_must_stay_inside(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     address = client.alloc(100)
 
     for start_at, size in ((address + 90, 11), (address, 101), (address + 100, 1), (12345, 1)):

@@ -50,13 +50,12 @@ def test_more_reserved_than_there_is(tmp_path: Path) -> None:
         simulator.create(tmp_path, 1, GIB, reserved_bytes=GIB)
 
 
-def test_a_node_in_use_is_not_replaced(tmp_path: Path, start: StartClient) -> None:
+def test_a_node_in_use_is_not_replaced(tmp_path: Path, ready: StartClient) -> None:
     node = simulator.create(tmp_path, 2, GIB)
     with pytest.raises(NodeInUse, match="in use"):
         simulator.create(tmp_path, 2, GIB)
 
-    client = start(node)
-    client.ready()
+    client = ready(node)
     client.alloc(MIB)
     node.close()
     with pytest.raises(NodeInUse, match="in use"):
@@ -68,7 +67,7 @@ def test_a_node_in_use_is_not_replaced(tmp_path: Path, start: StartClient) -> No
     simulator.create(tmp_path, 2, GIB).close()
 
 
-def test_a_node_whose_keeper_was_killed_is_found_again(tmp_path: Path, start: StartClient) -> None:
+def test_a_node_whose_keeper_was_killed_is_found_again(tmp_path: Path, ready: StartClient) -> None:
     program = (
         "from pathlib import Path; from nodemgr import simulator; n ="
         f" simulator.create(Path({str(tmp_path)!r}), 2, {GIB})\n"
@@ -80,8 +79,7 @@ def test_a_node_whose_keeper_was_killed_is_found_again(tmp_path: Path, start: St
     assert keeper.returncode == -9
 
     with simulator.SimulatedNode.open(tmp_path) as node:
-        client = start(node)
-        client.ready()
+        client = ready(node)
         client.alloc(MIB)
     with simulator.open_or_create(tmp_path, [simulator.SimulatedGpu(GIB)] * 2) as node:
         assert node.books()[0].of(client.pid) is not None
@@ -126,10 +124,9 @@ def test_a_closed_handle_says_so(tmp_path: Path) -> None:
         node.books()
 
 
-def test_a_handle_works_in_a_forked_child(tmp_path: Path, start: StartClient) -> None:
+def test_a_handle_works_in_a_forked_child(tmp_path: Path, ready: StartClient) -> None:
     with simulator.create(tmp_path, 1, GIB, context_bytes=0) as node:
-        client = start(node)
-        client.ready()
+        client = ready(node)
         client.alloc(MIB)
         client.kill()
         if (child := os.fork()) == 0:

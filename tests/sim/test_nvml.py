@@ -126,10 +126,9 @@ def test_a_monitor_sees_what_the_driver_says(
 
 
 def test_a_killed_process_is_gone_at_the_next_audit(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(node)
-    client.ready(0)
+    client = ready(node)
     client.alloc(100 * MIB)
     assert view(node)[0]["processes"] == {str(client.pid): 100 * MIB}
     client.kill()
@@ -246,10 +245,9 @@ def test_a_lost_device_answers_nothing_but_is_counted(node: SimulatedNode) -> No
     assert nvml("nvmlDeviceGetMemoryInfo", device, out) == 0
 
 
-def test_driver_and_monitor_in_one_process(node: SimulatedNode, start: StartClient) -> None:
+def test_driver_and_monitor_in_one_process(node: SimulatedNode, ready: StartClient) -> None:
     """Both libraries have a descriptor of the node; the close of one frees no held memory."""
-    client = start(node)
-    client.ready()
+    client = ready(node)
     client.alloc(MIB)
     client.monitor()
     client.monitor()

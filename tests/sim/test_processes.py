@@ -55,10 +55,8 @@ def test_a_destroyed_context_is_no_longer_current(node: SimulatedNode, start: St
     assert client.current_device() == 0
 
 
-def test_a_stopped_process_holds_up_nobody(node: SimulatedNode, start: StartClient) -> None:
-    stopped, other = start(node), start(node)
-    stopped.ready()
-    other.ready()
+def test_a_stopped_process_holds_up_nobody(node: SimulatedNode, ready: StartClient) -> None:
+    stopped, other = ready(node), ready(node)
     stopped.alloc(100 * MIB)
 
     stopped.stop()
@@ -73,9 +71,8 @@ def test_a_stopped_process_holds_up_nobody(node: SimulatedNode, start: StartClie
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["fork", "bare system call"])
-def test_a_forked_child_owns_nothing(node: SimulatedNode, start: StartClient, raw: bool) -> None:
-    client = start(node)
-    client.ready()
+def test_a_forked_child_owns_nothing(node: SimulatedNode, ready: StartClient, raw: bool) -> None:
+    client = ready(node)
     address = client.alloc(10 * MIB)
 
     for answer in client.in_child(
@@ -92,10 +89,9 @@ def test_a_forked_child_owns_nothing(node: SimulatedNode, start: StartClient, ra
 
 @pytest.mark.parametrize("raw", [False, True], ids=["fork", "bare system call"])
 def test_a_forked_child_can_start_afresh(
-    node: SimulatedNode, start: StartClient, raw: bool
+    node: SimulatedNode, ready: StartClient, raw: bool
 ) -> None:
-    client = start(node)
-    client.ready()
+    client = ready(node)
     address = client.alloc(10 * MIB)
     orders: list[dict[str, Any]] = [
         {"do": "ready", "with": [1]},
@@ -116,10 +112,9 @@ def test_a_forked_child_can_start_afresh(
 
 
 def test_a_program_that_replaces_itself_loses_what_it_had(
-    node: SimulatedNode, start: StartClient
+    node: SimulatedNode, ready: StartClient
 ) -> None:
-    client = start(node)
-    client.ready()
+    client = ready(node)
     client.alloc(10 * MIB)
 
     with pytest.raises(Exception, match="Expecting value"):
@@ -138,9 +133,8 @@ def test_a_process_is_listed_once_it_has_a_context(node: SimulatedNode, start: S
     assert node.books()[0].processes == ()
 
 
-def test_the_nodes_descriptor_keeps_out_of_the_way(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_the_nodes_descriptor_keeps_out_of_the_way(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     assert client.descriptors()
     assert min(client.descriptors()) >= 50
 
@@ -187,9 +181,8 @@ def test_a_small_address_space_is_no_obstacle(node: SimulatedNode) -> None:
     assert exit_code(node, program) == 0
 
 
-def test_many_allocations_live_at_once(node: SimulatedNode, start: StartClient) -> None:
-    client = start(node)
-    client.ready()
+def test_many_allocations_live_at_once(node: SimulatedNode, ready: StartClient) -> None:
+    client = ready(node)
     addresses = client.alloc_many(64, 5000)
     assert len(set(addresses)) == 5000
     assert node.books()[0].used_bytes == 64 * 5000

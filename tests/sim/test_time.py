@@ -19,10 +19,8 @@ EXACT_MS = 1e-4
 
 
 @pytest.fixture
-def client(node: SimulatedNode, start: StartClient) -> Client:
-    started = start(node)
-    started.ready()
-    return started
+def client(node: SimulatedNode, ready: StartClient) -> Client:
+    return ready(node)
 
 
 def exactly(milliseconds: float) -> object:
@@ -353,11 +351,9 @@ def test_a_turn_has_the_length_that_was_set(node: SimulatedNode, start: StartCli
     assert most <= 50_000_000
 
 
-def test_fifo_runs_a_kernel_to_its_end(node: SimulatedNode, start: StartClient) -> None:
+def test_fifo_runs_a_kernel_to_its_end(node: SimulatedNode, ready: StartClient) -> None:
     node.set_scheduling(0, "fifo")
-    long, short = start(node), start(node)
-    for client in (long, short):
-        client.ready()
+    long, short = ready(node), ready(node)
     long.launch(long.timed_kernel("sleep_ms_200"))
     short.launch(short.timed_kernel("sleep_us_10"))
     long.launch(long.timed_kernel("sleep_ms_100000000"))
@@ -367,11 +363,9 @@ def test_fifo_runs_a_kernel_to_its_end(node: SimulatedNode, start: StartClient) 
     assert times.by_pid[long.pid] >= 200_000_000
 
 
-def test_the_kernels_of_a_killed_process_vanish(node: SimulatedNode, start: StartClient) -> None:
+def test_the_kernels_of_a_killed_process_vanish(node: SimulatedNode, ready: StartClient) -> None:
     node.set_scheduling(0, "fifo")
-    long, short = start(node), start(node)
-    for client in (long, short):
-        client.ready()
+    long, short = ready(node), ready(node)
     long.launch(long.timed_kernel("sleep_ms_100000000"))
     end = short.mark()
     short.launch(short.timed_kernel("sleep_us_10"))
@@ -383,10 +377,9 @@ def test_the_kernels_of_a_killed_process_vanish(node: SimulatedNode, start: Star
     assert node.times(0).by_pid == {short.pid: 10_000}
 
 
-def test_a_stopped_process_holds_up_no_other(node: SimulatedNode, start: StartClient) -> None:
-    stopped, other = start(node), start(node)
+def test_a_stopped_process_holds_up_no_other(node: SimulatedNode, ready: StartClient) -> None:
+    stopped, other = ready(node), ready(node)
     for client in (stopped, other):
-        client.ready()
         client.launch(client.timed_kernel("sleep_ms_30"))
     stopped.stop()
     other.synchronize()

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from nodemgr.simulator import SimulatedNode
 from tests.shim.world import GIB, compiled
-from tests.soak.node import CONTEXT_BYTES, WAIT_LIMIT_S, wait_until
+from tests.soak.node import CONTEXT_BYTES, WAIT_LIMIT_S
+from tests.support.limits import until
 from tests.support.manager import Manager
 
 PROGRAM = Path(__file__).resolve().parents[1] / "ledger" / "hostile.py"
@@ -56,7 +57,7 @@ def beside_a_hostile_process(manager: Manager, seconds: float, seed: int) -> int
         manager.quota(env, 1, memory_bytes=GRANT_BYTES)
     with SimulatedNode.open(manager.run_dir / "sim") as node:
         bystander, neighbour = _racers(manager, "bob", seed), _racers(manager, "alice", seed + 1)
-        wait_until(lambda: len(node.books()[0].processes) == 2, "both at work")
+        until(lambda: len(node.books()[0].processes) == 2, "both at work")
         hostile = manager.spawn(
             "alice", [sys.executable, "-I", str(PROGRAM), str(seconds), str(seed)]
         )
@@ -75,7 +76,7 @@ def beside_a_hostile_process(manager: Manager, seconds: float, seed: int) -> int
         hostile.kill()
         hostile.communicate()
 
-        wait_until(lambda: manager.status()["tasks"] == [], "no task")
+        until(lambda: manager.status()["tasks"] == [], "no task")
         for env in ("alice", "bob"):
-            wait_until(partial(_has_its_grant, manager, env), f"the whole grant of {env}")
+            until(partial(_has_its_grant, manager, env), f"the whole grant of {env}")
     return int(done[1])

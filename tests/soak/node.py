@@ -18,7 +18,6 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from nodemgr.edge.ledger.registry import FileId, LedgerFiles
 from nodemgr.edge.store.database import FILE_NAME
 from nodemgr.simulator import SimulatedNode
 from tests.shim.world import MIB, compiled
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 from tests.support.manager import Manager
 
 CONTEXT_BYTES = 64 * MIB
@@ -39,14 +38,6 @@ MANY = 200
 ENV = "alice"
 KEPT_EVENTS = 200
 """The manager's last events in the account of a failure."""
-
-
-def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = WAIT_LIMIT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s} s: {what}")
-        time.sleep(0.005)
 
 
 def _ledger_files(manager: Manager) -> LedgerFiles:
@@ -181,13 +172,13 @@ class Load:
         contexts = len(self.racers) * CONTEXT_BYTES
         words = Words(self.manager)
         try:
-            wait_until(
+            until(
                 lambda: (words.used(), self.node.books()[0].used_bytes) == (contexts, contexts),
                 "nothing but contexts",
             )
             # after a restart the manager holds back what processes may believe to have, until each
             # has rejoined
-            wait_until(
+            until(
                 lambda: (words.counted(), words.limit()) == (contexts, self.limit_bytes),
                 "nothing held back",
             )
@@ -206,10 +197,10 @@ class Load:
             assert racer.returncode == 0, stderr
             self._no_complaint(stderr)
         self.racers.clear()
-        wait_until(lambda: words.used() == 0, "an empty ledger")
+        until(lambda: words.used() == 0, "an empty ledger")
         words.close()
         assert self.node.books()[0].used_bytes == 0
-        wait_until(lambda: self.manager.status()["tasks"] == [], "no task")
+        until(lambda: self.manager.status()["tasks"] == [], "no task")
 
     def _granted(self) -> int:
         (gpu,) = self.manager.status()["gpus"]
@@ -239,12 +230,12 @@ class Load:
         self.manager.quota(ENV, 1, memory_bytes=limit_bytes)
         self.tally.requotas += 1
         words = Words(self.manager)
-        wait_until(lambda: words.limit() == limit_bytes, "the new limit in the ledger")
+        until(lambda: words.limit() == limit_bytes, "the new limit in the ledger")
         if limit_bytes < before:
-            wait_until(lambda: words.used() <= limit_bytes, "the ledger within the lowered limit")
+            until(lambda: words.used() <= limit_bytes, "the ledger within the lowered limit")
             # a process that knows of no restart uses the older limit: until then the manager holds
             # that to be granted
-            wait_until(
+            until(
                 lambda: self.tally.restarts == 0 or self._granted() <= limit_bytes,
                 "all processes within the lowered limit",
             )

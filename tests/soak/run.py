@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.shim.world import GIB, MIB
-from tests.soak.node import CONTEXT_BYTES, Load, Tally, wait_until
+from tests.soak.node import CONTEXT_BYTES, Load, Tally
+from tests.support.limits import until
 from tests.support.manager import Manager
 
 
@@ -102,7 +103,7 @@ def soak(
         try:
             for number in range(size.processes):
                 load.start(children=scenario.children and number % 8 == 0)
-            wait_until(load.are_at_work, "all at work")
+            until(load.are_at_work, "all at work")
             load.requota(size.grant_bytes)
             end = time.monotonic() + seconds
             while time.monotonic() < end:

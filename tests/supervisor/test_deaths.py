@@ -358,6 +358,7 @@ def test_what_says_whose_it_is_is_found_where_a_job_has_no_audit_session() -> No
         facts = Facts(os.geteuid(), os.getegid(), "", "/run/ours/envs/alice")
         found = {int(key.split(":")[1]) for key in orphans.find("j1:1", facts, None)}
         assert found == {ours.pid}
+        assert orphans.find("j1:1", replace(facts, env_dir=""), None) == []
         inside = replace(facts, place="alice/0/box")
         assert orphans.find("j1:1", inside, None) == [], "a container's job is not outside of it"
     finally:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from nodemgr.core.model.entities import Cause, HostFigures
+from nodemgr.core.model.entities import Cause, HostFigures, RunSpec
 from nodemgr.edge.gate.node_gate import NodeGate
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.processes import process_key, start_ticks
 from nodemgr.messages import doctor
-from tests.supervisor.world import World, all_gone, end, remove_cgroup
+from tests.supervisor.world import World, all_gone, end, python, remove_cgroup
 
 MakeWorld = Callable[..., World]
 TIES = "sh", "-c", "echo $$; exec sleep 600"
@@ -43,8 +44,18 @@ def scope() -> Iterator[Path]:
 def served(make_world: MakeWorld, scope: Path) -> World:
     world = make_world(service=True)
     world.serve(scope=scope)
-    world.until(lambda: world.launcher.scope == str(scope))
+    world.until(lambda: world.launcher.scope == str(scope) and world.launcher.state()[0])
     return world
+
+
+def gated(make_world: MakeWorld, scope: Path) -> tuple[World, FakeGate]:
+    """Served with the gate of the node, which has closed the scope."""
+    world = make_world(service=True)
+    world.gate = gate = FakeGate()
+    world.again()
+    world.serve(scope=scope)
+    world.until(lambda: gate.told == ["scope"])
+    return world, gate
 
 
 def processes(leaf: Path) -> set[int]:
@@ -157,18 +168,20 @@ def test_an_end_for_lack_of_memory_is_named(
     of_env.write_text("oom 3\n")
     world = served(make_world, tmp_path)
     limits = {"cpus": 2, "host_memory_bytes": 3 * 2**30, "env_limits": ("memory.max 9999",)}
-    code = f"echo tail; echo oom {3 + env_ooms} > {of_env}; kill -9 $$"
+    # the limit is higher beside the job's suspended task; the end names the job's own
+    raised = f"cat {files[1]}; echo 9000000000 > {files[1]}"
+    code = f"{raised}; echo oom {3 + env_ooms} > {of_env}; kill -9 $$"
     status = world.run("sh", "-c", code, job="l1", **limits)
     assert status.why.startswith(why)
     output, *lines = world.file("log", job="l1").read_text().splitlines()
-    assert output == world.heard.tails["l1", 1].strip() == "tail"
+    assert output == world.heard.tails["l1", 1].strip() == "3221225472"
     assert len(lines) == bool(why)
     for line in lines:
         assert line.startswith(f"nodemgr: the job was ended: {why}")
         assert more in line
     assert status.cause is (Cause.HOST_MEMORY if why else Cause.OWN)
     assert status.signal == 9
-    assert [file.read_text() for file in files] == ["200000 100000", "3221225472", "1", "9999"]
+    assert [file.read_text() for file in files] == ["200000 100000", "9000000000\n", "1", "9999"]
 
 
 def test_a_job_that_nears_its_memory_limit_reads_so_once_in_its_log(
@@ -181,7 +194,8 @@ def test_a_job_that_nears_its_memory_limit_reads_so_once_in_its_log(
     world = served(make_world, tmp_path)
     world.factory.create(world.order(*TIES, job="l1", host_memory_bytes=100 * mib))
     world.said(job="l1")
-    (leaf / "memory.current").write_text(f"{96 * mib}\n")
+    (leaf / "memory.max").write_text(f"{150 * mib}\n")  # 50 MiB of its task are suspended
+    (leaf / "memory.current").write_text(f"{146 * mib}\n")
     lines = world.said(3, job="l1")
     assert lines[1:] == [
         "",
@@ -223,14 +237,19 @@ def test_the_manager_limits_a_leaf_and_an_environment(
     world = served(make_world, tmp_path)
     world.factory.create(world.order(*TIES, job="l1"))
     world.begun("l1")
-    world.launcher.request("limit alice/l1.1 pids.max 77777")
-    world.launcher.request("limit alice memory.max 1024")
-    world.until(lambda: (leaf.parent / "memory.max").read_text() == "1024")
+    seen: list[str] = []
+    limits = [("alice/l1.1", "pids.max 77777"), ("alice/l1.1", "no.such 1")]
+    limits.append(("alice", "memory.max 1024"))
+    world.factory.limit_cgroups(
+        limits, lambda: seen.append((leaf.parent / "memory.max").read_text())
+    )
+    assert not seen
+    world.until(lambda: seen == ["1024"])
     assert (leaf / "pids.max").read_text() == "77777"
 
 
 def test_a_lowered_limit_ends_no_job(make_world: MakeWorld, tmp_path: Path) -> None:
-    """It holds from the next start of a job, or the next order, with less in use."""
+    """It stays a little above what is in use, and holds from the next order with less in use."""
     env = stand_in(tmp_path).parent
     for name in ("memory.max", "pids.max"):
         (env / name).touch()
@@ -239,9 +258,10 @@ def test_a_lowered_limit_ends_no_job(make_world: MakeWorld, tmp_path: Path) -> N
     world.launcher.request("limit alice memory.max 4096")
     world.launcher.request("limit alice pids.max 7")
     world.until(lambda: (env / "pids.max").read_text() == "7")
-    assert (env / "memory.max").read_text() == ""
+    assert (env / "memory.max").read_text() == "5312"
+    (env / "memory.current").write_text("5200\n")
     assert world.run("true", job="l1", env_limits=("memory.max 4096",)).exit_code == 0
-    assert (env / "memory.max").read_text() == ""
+    assert (env / "memory.max").read_text() == "5312", "a limit is not raised for more use"
     (env / "memory.current").write_text("4096\n")
     assert world.run("true", job="l1", attempt=2, env_limits=("memory.max 4096",)).exit_code == 0
     assert (env / "memory.max").read_text() == "4096"
@@ -260,11 +280,13 @@ def started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def entered(world: World, pid: int, *limits: str) -> Entered:
+def entered(
+    world: World, pid: int, *limits: str, controllers: Sequence[str] = ("cpu", "memory")
+) -> Entered:
     """Why the process stays where it is, waited for."""
     found: Entered = []
     key = process_key(pid, start_ticks(pid) or 0)
-    world.launcher._controllers = ["cpu", "memory"]
+    world.launcher._controllers = list(controllers)
     world.factory.enter("alice", key, limits, found.append)
     world.until(lambda: bool(found))
     return found
@@ -375,8 +397,10 @@ def test_without_a_scope_jobs_run_and_launcher_and_manager_report_it_once(
     ("controllers", "limits"),
     [
         ("cpu io memory pids\n", "each in a cgroup of its own"),
-        ("cpu pids\n", "--cpus and --host-memory reserve, and limit nothing: their cgroups lack"
+        ("cpu pids\n", "--host-memory reserves, and limits nothing: their cgroups lack"
             " controllers (memory): look at the kernel's options"),
+        ("memory pids\n", "--cpus reserves, and limits nothing: their cgroups lack"
+            " controllers (cpu): look at the kernel's options"),
         (None, "--cpus and --host-memory reserve, and limit nothing: their cgroups lack"
             " controllers (cpu and memory): look at the kernel's options"),
     ],
@@ -389,14 +413,120 @@ def test_the_doctor_knows_whether_limits_hold(
     world = served(make_world, tmp_path)
     assert world.factory.state()[1].endswith(f"launcher); {limits}")
     assert (world.factory.no_limits("") is None) is (limits == "each in a cgroup of its own")
-    assert "its limits hold" in (world.factory.no_limits("alice/0/box") or "")
+    lost = world.factory.no_limits("alice/0/box")
+    assert lost is not None
+    assert "its limits hold" in lost.why
 
 
-def test_a_scope_that_vanishes_stops_no_job(make_world: MakeWorld, scope: Path) -> None:
-    (scope / "inner").mkdir()
-    world = served(make_world, scope / "inner")
-    (scope / "inner").rmdir()
-    assert world.run("true", job="l1").exit_code == 0
+def test_a_limit_of_which_the_controller_is_missing_is_named_alone(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    """The other one holds, so a command is moved all the same."""
+    (tmp_path / "cgroup.subtree_control").write_text("memory pids\n")
+    world = served(make_world, tmp_path)
+    lost = world.factory.no_limits("")
+    assert lost is not None
+    assert lost.are_named_by(RunSpec("", 0, None, None, cpus=1))
+    assert not lost.are_named_by(RunSpec("", 0, None, None, host_memory_bytes=1))
+    assert lost.of_command().startswith("--cpus does not limit this command: their cgroups lack")
+    with started("sleep", "600") as command:
+        stand_in(tmp_path, f"alice/run-{command.pid}.{start_ticks(command.pid)}")
+        assert entered(world, command.pid, controllers=["memory"]) == [None]
+
+
+def test_a_job_that_began_without_a_cgroup_goes_on_without_one(
+    make_world: MakeWorld, scope: Path
+) -> None:
+    """Of the version before: the next manager takes it over, and moves and limits nothing."""
+    world = make_world(service=True)
+    launcher = world.serve()
+    world.until(lambda: world.launcher.state()[0])
+    world.factory.create(world.order(*TIES, job="l1", host_memory_bytes=2**30))
+    main = world.begun("l1")
+    before = cgroups.directory_of(main)
+    launcher.kill()
+    launcher.wait()
+    world.again()
+    assert world.factory.adopt([("l1", 1)]) == []
+    world.serve(scope=scope)
+    world.until(lambda: world.launcher.scope == str(scope))
+    assert world.begun("l1") == main
+    assert world.run("cat", "/proc/self/cgroup", job="l2").exit_code == 0
+    assert f"/{scope.name}/alice/l2.1\n" in world.heard.tails["l2", 1]
+    assert cgroups.directory_of(main) == before
+    assert not (scope / "alice" / "l1.1").exists()
+    world.factory.withdraw("l1", 1, "enough")
+    assert world.end("l1").why == "enough"
+
+
+def test_on_a_node_with_version_1_alone_jobs_and_commands_stay_where_they_are(
+    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "mount_point", lambda: None)
+    world = make_world(service=True)
+    launcher = world.serve(scope=tmp_path / "nowhere", stderr=subprocess.PIPE)
+    world.until(lambda: world.launcher.state()[0])
+    assert world.run("true", job="l1", cpus=1, host_memory_bytes=2**30).exit_code == 0
+    answers: Entered = []
+    with started("sleep", "600") as command:
+        key = process_key(command.pid, start_ticks(command.pid) or 0)
+        world.factory.enter("alice", key, ("pids.max 7",), answers.append)
+    assert len(answers) == 1
+    assert "systemd delegates no cgroup to them" in (answers[0] or "")
+    launcher.kill()
+    _, said = launcher.communicate()
+    assert said.decode().count("get no cgroup") == 1
+
+
+def test_the_cgroup_of_an_environment_that_vanishes_is_made_anew(
+    make_world: MakeWorld, scope: Path
+) -> None:
+    world = served(make_world, scope)
+    for job in ("l1", "l2"):
+        assert world.run("cat", "/proc/self/cgroup", job=job).exit_code == 0
+        assert f"/{scope.name}/alice/{job}.1\n" in world.heard.tails[job, 1]
+        (scope / "alice").rmdir()
+    world.factory.limit_cgroups([("alice", "pids.max 7")])
+    assert world.run("true", job="l3").exit_code == 0
+
+
+def test_a_cgroup_that_vanishes_before_its_job_begins_is_made_anew(
+    make_world: MakeWorld, scope: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, _ = gated(make_world, scope)
+    request, leaf = world.launcher.request, scope / "alice" / "l1.1"
+
+    def cut(text: str, *descriptors: int) -> bool:
+        if text.startswith("start "):
+            leaf.rmdir()
+        return request(text, *descriptors)
+
+    monkeypatch.setattr(world.launcher, "request", cut)
+    assert world.run("cat", "/proc/self/cgroup", job="l1").exit_code == 0
+    assert f"/{scope.name}/alice/l1.1\n" in world.heard.tails["l1", 1]
+    assert not leaf.exists()
+
+
+def test_a_launcher_whose_scope_vanishes_begins_anew_and_loses_no_job(
+    make_world: MakeWorld, scope: Path
+) -> None:
+    """As systemd does it: the scope is made again before the launcher's next start."""
+    inner = scope / "inner"
+    inner.mkdir()
+    world = make_world(service=True)
+    launcher = world.serve(scope=inner, stderr=subprocess.PIPE)
+    world.until(lambda: world.launcher.scope == str(inner))
+    inner.rmdir()
+    world.factory.create(world.order("true", job="l1"))
+    _, said = launcher.communicate()
+    assert f"{inner} is gone" in said.decode()
+    assert launcher.returncode == 1
+    world.until(lambda: ("l1", 1) in world.heard.given_back)
+    inner.mkdir()
+    world.serve(scope=inner)
+    world.until(lambda: world.launcher.scope == str(inner))
+    assert world.run("cat", "/proc/self/cgroup", job="l1", attempt=2).exit_code == 0
+    assert "/inner/alice/l1.2\n" in world.heard.tails["l1", 2]
 
 
 @pytest.mark.parametrize(
@@ -442,11 +572,7 @@ class FakeGate(NodeGate):
 
 
 def test_a_gate_opens_a_leaf_before_the_job_begins(make_world: MakeWorld, scope: Path) -> None:
-    world = make_world(service=True)
-    world.gate = gate = FakeGate()
-    world.again()
-    world.serve(scope=scope)
-    world.until(lambda: gate.told == ["scope"])
+    world, gate = gated(make_world, scope)
     assert world.run("true", job="l1").exit_code == 0
     assert (gate.told[1], gate.told[-1]) == ("l1 empty", "l1 ended")
     assert not (scope / "alice" / "l1.1").exists()
@@ -455,13 +581,136 @@ def test_a_gate_opens_a_leaf_before_the_job_begins(make_world: MakeWorld, scope:
 def test_a_launcher_that_makes_no_leaves_starts_the_job(
     make_world: MakeWorld, scope: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = make_world(service=True)
-    world.gate = gate = FakeGate()
-    world.again()
-    world.serve(scope=scope)
-    world.until(lambda: gate.told == ["scope"])
+    world, _ = gated(make_world, scope)
     request = world.launcher.request
     monkeypatch.setattr(
         world.launcher, "request", lambda text: request(text.replace("leaf ", "leaves "))
     )
     assert world.run("true", job="l1").exit_code == 0
+
+
+@pytest.mark.parametrize("way", ["withdrawn", "refused"])
+def test_a_job_that_ends_between_its_leaf_and_its_start_leaves_no_directory(
+    make_world: MakeWorld, scope: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    world, gate = gated(make_world, scope)
+    leaf, request = scope / "alice" / "l1.1", world.launcher.request
+
+    def cut(text: str, *descriptors: int) -> bool:
+        if text.startswith("start "):
+            assert leaf.is_dir()
+            if way == "withdrawn":
+                world.factory.withdraw("l1", 1, "withdrawn")
+            text = text.replace("/1", "/9")  # there is no such attempt
+        return request(text, *descriptors)
+
+    monkeypatch.setattr(world.launcher, "request", cut)
+    world.factory.create(world.order("true", job="l1"))
+    if way == "refused":
+        world.until(lambda: gate.told[-1] == "l1 empty")
+        world.factory._heard("failed l1/1 no process")
+    assert world.end("l1").why == ("withdrawn" if way == "withdrawn" else "no process")
+    world.until(lambda: not leaf.exists())
+
+
+@pytest.mark.parametrize("killed_at", ["leaf", "start", "running", "end", "remove"])
+def test_a_launcher_that_is_killed_at_any_point_leaves_no_leaf_and_loses_no_job(
+    make_world: MakeWorld, scope: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    """Between making, limiting and starting, and between the end of a job and the removal."""
+    world, _ = gated(make_world, scope)
+    leaf, request, killed = scope / "alice" / "l1.1", world.launcher.request, list[str]()
+
+    def die() -> None:
+        killed.append(killed_at)
+        world._programs[0].kill()
+        world._programs[0].wait()
+
+    def cut(text: str, *descriptors: int) -> bool:
+        if text.startswith(f"{killed_at} ") and not killed:
+            die()
+        return request(text, *descriptors)
+
+    monkeypatch.setattr(world.launcher, "request", cut)
+    world.factory.create(world.order(*TIES, job="l1", host_memory_bytes=2**30))
+    attempt = 1
+    if killed_at in ("leaf", "start"):
+        world.until(lambda: ("l1", 1) in world.heard.given_back)
+        world.serve(scope=scope)
+        world.until(lambda: world.launcher.state()[0] and not leaf.exists())
+        attempt, leaf = 2, scope / "alice" / "l1.2"
+        world.factory.create(world.order(*TIES, job="l1", attempt=2))
+    main = world.begun("l1", attempt)
+    if killed_at == "running":
+        die()
+    if killed_at == "remove":
+        end(world.supervisor("l1"))
+        world.until(lambda: bool(killed))
+    else:
+        world.factory.withdraw("l1", attempt, "")
+        if killed_at == "end":
+            die()
+    if killed_at not in ("leaf", "start"):
+        world.serve(scope=scope)
+    world.end("l1", attempt)
+    world.until(lambda: all_gone([main]) and not leaf.exists())
+    for number in range(1, 1_000):  # given back until the next launcher has answered
+        world.factory.create(world.order("true", job="l2", attempt=number))
+        name = "l2", number
+        world.until(lambda name=name: name in world.heard.ends or name in world.heard.given_back)
+        if name in world.heard.ends:
+            break
+    assert not (scope / "alice" / f"l2.{number}").exists()
+
+
+@pytest.mark.parametrize(
+    "count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_the_end_of_a_job_with_many_processes_is_the_end_of_all(
+    make_world: MakeWorld, scope: Path, count: int
+) -> None:
+    """Each in a session of its own."""
+    world = served(make_world, scope)
+    code = (
+        "import os, signal\n"
+        f"for number in range({count}):\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid()\n"
+        "        signal.pause()\n"
+        "print('forked', flush=True)\n"
+        "signal.pause()\n"
+    )
+    world.factory.create(world.order(*python(code), job="l1"))
+    world.said(job="l1")
+    leaf = scope / "alice" / "l1.1"
+    pids = processes(leaf)
+    assert len(pids) == count + 1
+    world.factory.withdraw("l1", 1, "")
+    world.end("l1")
+    world.until(lambda: not leaf.exists())
+    assert all_gone(pids)
+
+
+def test_a_user_cannot_change_the_cgroup_of_a_job_or_leave_it(
+    make_world: MakeWorld, scope: Path
+) -> None:
+    """Nor move a process into a cgroup that is delegated to the user."""
+    if os.geteuid() != 0:
+        pytest.skip("only root starts jobs of another user")
+    nobody, own = pwd.getpwnam("nobody"), scope.parent / f"{scope.name}-own"
+    own.mkdir()
+    try:
+        for path in (own, own / "cgroup.procs"):
+            os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        world = served(make_world, scope)
+        leaf = scope / "alice" / "l1.1"
+        tries = [
+            f"echo 0 > {own}/cgroup.procs", f"echo 0 > {scope}/cgroup.procs",
+            f"echo 1 > {leaf}/cgroup.kill", f"mkdir {leaf}/inner", f"rmdir {leaf}",
+        ]  # fmt: skip
+        code = "; ".join(f"({word}) 2>/dev/null && echo done || echo refused" for word in tries)
+        who = {"user": "nobody", "uid": nobody.pw_uid, "gid": nobody.pw_gid}
+        assert world.run("sh", "-c", code, job="l1", **who).exit_code == 0
+        assert world.heard.tails["l1", 1].split() == ["refused"] * len(tries)
+    finally:
+        remove_cgroup(own)

@@ -9,6 +9,7 @@ test claims.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import pwd
@@ -28,6 +29,7 @@ from nodemgr.edge.executor.launcher import PROGRAM, Launcher, LauncherEndpoint
 from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.gate.node_gate import NO_NODE_GATE, NodeGate
 from nodemgr.edge.kernel.processes import start_ticks
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.processes import is_running
 
@@ -72,7 +74,7 @@ class World:
     """One node: `directory` stays, managers come and go."""
 
     def __init__(self, grace_ms: int = 30_000, service: bool = False, log_bytes: int = 0) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="nmj", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="nmj", dir=TMP))
         self.directory.chmod(0o755)
         self.jobs_dir = self.directory / "jobs"
         self.jobs_dir.mkdir(mode=0o700)
@@ -84,6 +86,9 @@ class World:
 
     gate: NodeGate = NO_NODE_GATE
 
+    def endpoint(self) -> LauncherEndpoint:
+        return LauncherEndpoint(self.jobs_dir, self.socket)
+
     def begin(self) -> None:
         """A manager, the first or the next one."""
         self.heard = Heard()
@@ -91,7 +96,7 @@ class World:
             self.loop,
             self.heard,
             self.jobs_dir,
-            LauncherEndpoint(self.jobs_dir, self.socket),
+            self.endpoint(),
             grace_ms=self._grace_ms,
             log_bytes=self._log_bytes,
             gate=self.gate,
@@ -123,7 +128,11 @@ class World:
         facts: dict[str, object] = {
             "env": "alice", "user": ME.pw_name, "uid": os.geteuid(), "gid": os.getegid(),
             "cwd": "/",
-            "environ": ("PATH=/usr/bin:/bin", f"NODEMGR_JOB={job}:{attempt}"),
+            "environ": (
+                "PATH=/usr/bin:/bin",
+                f"NODEMGR_JOB={job}:{attempt}",
+                f"NODEMGR_ENV_DIR={self.directory}",  # another test has a job of this name
+            ),
         }  # fmt: skip
         limited = [said.pop("time_limit_ms", None), said.pop("place", "")]
         host = {name: said.pop(name, None) for name in ("cpus", "host_memory_bytes", "signal")}
@@ -196,7 +205,8 @@ def end(pid: int) -> None:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it may have been ended and waited for meanwhile
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     assert select.select([pidfd], [], [], WAIT_LIMIT_S)[0]
     os.close(pidfd)
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from client_plugin.ways.control import ControlConnection
+from client_plugin.ways.event_stream import EventStream
 from nodemgr.core.model.entities import Gpu
 from nodemgr.core.views.gpu_minutes import GpuReading
-from nodemgr.edge.admin.control_client import ControlClient, EventStream
 from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
 from nodemgr.edge.gpu import figure_reader, gpu_inventory
 from nodemgr.edge.gpu.driver_events import DriverEvent, EventSet
@@ -30,6 +31,7 @@ from nodemgr.edge.service import Service
 from nodemgr.edge.setup.settings import load
 from nodemgr.edge.store.database import CommitHook
 from nodemgr.paths import env_dir
+from tests.session import TMP, share_client
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.no_factory import NoFactory
 
@@ -42,7 +44,7 @@ LONG_MS = 600_000
 gpu_inventory.READING_TIMEOUT_S = figure_reader.READING_TIMEOUT_S = WAIT_LIMIT_S
 processes.LONG_TIMEOUT_S = registry.LONG_TIMEOUT_S = WAIT_LIMIT_S
 processes._learn_user_name(os.getuid())
-EventStream.__init__.__defaults__ = (WAIT_LIMIT_S,)  # type: ignore[attr-defined]
+EventStream.__init__.__defaults__ = (None, WAIT_LIMIT_S)  # type: ignore[attr-defined]
 
 
 class QueuedEvents:
@@ -193,15 +195,17 @@ class LocalManager:
         store: FailingStore | None = None,
         **settings: Any,
     ) -> None:
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="nm", dir=TMP))
         self.directory.chmod(0o755)  # other users' clients come in too
         self._owns_directory = directory is None
         self.run_dir = self.directory / "run"
+        if not (state_dir := self.directory / "state").exists():
+            share_client(state_dir)
         self.gpus = gpus or FakeGpus()
         self.store = store or FailingStore()
         defaults = {
             "run_dir": self.run_dir,
-            "state_dir": self.directory / "state",
+            "state_dir": state_dir,
             "device_gate": "off",
             "timeout_ms": LONG_MS,
             "disk_reserve_bytes": 2**20,
@@ -269,7 +273,7 @@ class LocalManager:
         return self.service.daemon
 
     def call(self, verb: str, **arguments: object) -> dict[str, Any]:
-        with ControlClient(self.run_dir, timeout_s=WAIT_LIMIT_S) as client:  # a busy machine
+        with ControlConnection(self.run_dir, timeout_s=WAIT_LIMIT_S) as client:  # a busy machine
             return client.call(verb, **arguments)
 
     def env_dir(self, env: str) -> Path:

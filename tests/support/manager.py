@@ -14,14 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from client_plugin.ways import locations
-from nodemgr.edge.admin.control_client import ControlClient, EventStream
+from client_plugin.ways.control import ControlConnection
+from client_plugin.ways.event_stream import EventStream
 from nodemgr.edge.executor.launcher import PROGRAM as LAUNCHER
 from nodemgr.paths import env_dir
+from tests.session import TMP, share_client
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.supervisor import Supervisor
 
@@ -35,9 +37,7 @@ class Events:
     """The stream, read forward: each `expect` takes the next match and skips the events before."""
 
     def __init__(self, run_dir: Path, since: int) -> None:
-        self._stream = EventStream(run_dir, WAIT_LIMIT_S)
-        self._iterator: Iterator[dict[str, Any]] | None = None
-        self._since = since
+        self._stream = EventStream(run_dir, since, WAIT_LIMIT_S)
         self.seen: list[dict[str, Any]] = []
 
     def expect(
@@ -45,8 +45,7 @@ class Events:
     ) -> dict[str, Any]:
         """The next event of this name with these fields. Fails with all that came instead."""
         skipped = []
-        for event in self._stream.follow(self._since, timeout_s):
-            self._since = event["sequence"]
+        for event in self._stream.follow(timeout_s):
             self.seen.append(event)
             if event["name"] == name and all(
                 event.get(key) == value for key, value in fields.items()
@@ -58,7 +57,7 @@ class Events:
 
     def expect_nothing(self, duration_s: float) -> None:
         """Fails if an event comes within this time."""
-        for event in self._stream.follow(self._since, duration_s):
+        for event in self._stream.follow(duration_s):
             raise AssertionError(f"nothing should have happened, but {event}")
 
     def close(self) -> None:
@@ -83,7 +82,7 @@ class Manager:
         `supervisor` starts it as a service; `folder` is its working directory; `program` is the
         `nodemgr` that is started.
         """
-        self.directory = Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="nm", dir=TMP))
         self.directory.chmod(0o755)
         self.run_dir = self.directory / "run"
         self.state_dir = self.directory / "state"
@@ -119,6 +118,8 @@ class Manager:
             environment |= self.supervisor.environment()
             command, passed = self.supervisor.wrap(command), list(self.supervisor.store.values())
         self._heard = len(self._log)
+        if self.before_exec is None and not self.state_dir.exists():  # it may be another user's
+            share_client(self.state_dir)
         self.process = subprocess.Popen(
             command, cwd=self.folder, env=environment, pass_fds=passed,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -198,7 +199,7 @@ class Manager:
     # -- orders --
 
     def call(self, verb: str, **arguments: object) -> dict[str, Any]:
-        with ControlClient(self.run_dir, timeout_s=WAIT_LIMIT_S) as client:
+        with ControlConnection(self.run_dir, timeout_s=WAIT_LIMIT_S) as client:
             return client.call(verb, **arguments)
 
     def quota(self, env: str, gpus: int, **arguments: object) -> dict[str, Any]:

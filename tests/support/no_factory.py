@@ -8,9 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import Cause
-from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
+from nodemgr.edge.executor.interface import (
+    ExecutorListener,
+    NoLimits,
+    RunOrder,
+    Status,
+    nothing,
+)
 
 WHY = "this manager cannot run jobs"
 
@@ -24,7 +29,7 @@ class NoFactory:
     def state(self) -> tuple[bool, str]:
         return True, WHY
 
-    def no_limits(self, place: str) -> MessageLine | None:
+    def no_limits(self, place: str) -> NoLimits | None:
         return None
 
     def create(self, order: RunOrder) -> None:
@@ -32,7 +37,14 @@ class NoFactory:
 
     def withdraw(self, job_id: str, attempt: int, why: str, *, warns: bool = False) -> None: ...
     def limit(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None: ...
-    def limit_env(self, env: str, limits: Sequence[str]) -> None: ...
+
+    def scope(self) -> str:
+        return ""
+
+    def limit_cgroups(
+        self, limits: Sequence[tuple[str, str]], then: Callable[[], None] = nothing
+    ) -> None:
+        then()
 
     def enter(
         self, env: str, process: str, limits: Sequence[str], then: Callable[[object], None]

@@ -39,6 +39,8 @@ class Agent:
         self.entered: set[int] = set()
         self.gone: dict[int, int] = {}
         self.resized: dict[int, set[int]] = {}
+        self.told: dict[int, int] = {}
+        """By worker: the newest generation that was sent to it."""
         self.reports: list[dict[str, Any]] = []
         self.messages: list[dict[str, Any]] = []
         self.on_step: Callable[[dict[str, Any]], object] = lambda report: None
@@ -115,6 +117,7 @@ class Agent:
         }
         for worker in concerned:
             self._send(worker, message)
+            self.told[worker] = self.generation
         return self.generation
 
     @property
@@ -182,8 +185,9 @@ class Agent:
         if self.on_step(report) is HOLD:
             self._held.append((report, connection))
             return
+        word = "stop" if self.is_stopping else "go"
         with contextlib.suppress(OSError):
-            connection.send(b"stop" if self.is_stopping else b"go")
+            connection.send(f"{word} {self.told[report['worker']]}".encode())
 
     def _take(self, message: dict[str, Any], connection: socket.socket) -> None:
         if message["is"] == "hello":
@@ -193,6 +197,18 @@ class Agent:
             self.resized.setdefault(message["generation"], set()).add(message["worker"])
         elif message["is"] == "failed" and message["generation"] == self.generation:
             self.enter(self.members, now=True)
+        elif message["is"] == "done":
+            self._drop_joiners(message["worker"])
+
+    def _drop_joiners(self, ended: int) -> None:
+        """As the plan does: the newest generation came too late for the training that ended."""
+        if ended in self.resized.get(self.generation, set()):
+            return
+        formed = set().union(*self.resized.values())
+        joiners = [each for each in self.members if each not in formed]
+        self.members = [each for each in self.members if each in formed]
+        for each in joiners:
+            self.kill(each)
 
     def _ended(self, worker: int) -> None:
         process = self._processes[worker]
@@ -215,6 +231,15 @@ class Reporter:
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._connection.connect(variables["TEST_STEPS"])
 
-    def report(self, **report: Any) -> bytes:
-        self._connection.send(json.dumps({"is": "step", "pid": os.getpid(), **report}).encode())
-        return self._connection.recv(16)
+    def report(self, run: Any, **report: Any) -> str:
+        """The answer. The worker then knows all generations that the agent has sent to it.
+
+        On a busy machine its receiving thread may not run for as long as many steps take.
+        """
+        said = {"is": "step", "pid": os.getpid(), "worker": int(os.environ["NODEMGR_WORKER"])}
+        self._connection.send(json.dumps({**said, **report}).encode())
+        word, _, told = self._connection.recv(32).decode().partition(" ")
+        if told:
+            with run._channel.changed:
+                run._channel.changed.wait_for(lambda: run._channel.newer(int(told) - 1))
+        return word

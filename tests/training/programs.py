@@ -112,8 +112,8 @@ def train(variables: dict[str, str], kind: str, steps: int, **options: Any) -> A
         _loop(run, model, steps, reporter, losses)
     if reporter is not None:
         reporter.report(
-            done=True, step=run.step, loss=run.loss, numbers=numbers_of(model),
-            worker=own, is_main=run.is_main, lines=lines,
+            run, done=True, step=run.step, loss=run.loss, numbers=numbers_of(model),
+            is_main=run.is_main, lines=lines,
         )  # fmt: skip
     return losses, model, run
 
@@ -131,10 +131,10 @@ def _loop(run: Any, model: Any, steps: int, reporter: Any, losses: list[float]) 
             losses.append(run.loss)
             if reporter is not None:
                 answer = reporter.report(
-                    step=before[0], rank=before[1], size=before[2], samples=samples,
-                    loss=run.loss, worker=int(os.environ["NODEMGR_WORKER"]),
+                    run, step=before[0], rank=before[1], size=before[2], samples=samples,
+                    loss=run.loss,
                 )  # fmt: skip
-                if answer == b"stop":
+                if answer == "stop":
                     run.stop()
             samples = []
         elif not run._pieces:

@@ -87,10 +87,52 @@ def train(variables: dict[str, str], kind: str, steps: int, **options: Any) -> A
         _loop(run, model, steps, reporter, losses)
     if reporter is not None:
         reporter.report(
-            done=True, step=run.step, loss=run.loss, is_main=run.is_main,
-            numbers=numbers_of(model), worker=int(os.environ["NODEMGR_WORKER"]),
+            run, done=True, step=run.step, loss=run.loss, is_main=run.is_main,
+            numbers=numbers_of(model),
         )  # fmt: skip
     return losses, model
+
+
+def compiled(kind: str) -> Any:
+    model, optimizer = parts(kind)
+    cost = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, cost, metrics=["accuracy"])
+    return model
+
+
+def fit(variables: dict[str, str], kind: str, steps: int, **options: Any) -> None:
+    """One worker whose steps are those of Keras's fit."""
+    os.environ.update(variables)
+    from tests.training.agent import Reporter
+
+    reporter = Reporter(variables)
+    model, inputs = compiled(kind), data()
+    options = {
+        "virtual_workers": 4 if "noisy" in kind else 0, "epochs": epochs_of(steps),
+        "max_per_gpu": MOST, "seed": SEED, **options,
+    }  # fmt: skip
+    with client().elastic(model, model.optimizer, inputs[:2], global_batch=BATCH, **options) as run:
+
+        before = 0
+
+        def begin(_batch: int, logs: Any = None) -> None:
+            nonlocal before
+            before = run.step
+
+        def report(_batch: int, logs: Any = None) -> None:
+            if run.step == before:
+                return  # fit counts the steps before this worker's first, too
+            answer = reporter.report(run, step=run.step - 1, loss=run.loss, rank=run.rank,
+                                     size=run.size)  # fmt: skip
+            if answer == "stop":
+                run.stop()
+
+        told = keras.callbacks.LambdaCallback(on_train_batch_begin=begin, on_train_batch_end=report)
+        history = run.fit(verbose=0, callbacks=[told])
+    reporter.report(
+        run, done=True, step=run.step, loss=run.loss, is_main=run.is_main,
+        numbers=numbers_of(model), history=history.history,
+    )  # fmt: skip
 
 
 def _loop(run: Any, model: Any, steps: int, reporter: Any, losses: list[float]) -> None:
@@ -107,10 +149,10 @@ def _loop(run: Any, model: Any, steps: int, reporter: Any, losses: list[float]) 
             losses.append(run.loss)
             if reporter is not None:
                 answer = reporter.report(
-                    step=before[0], rank=before[1], size=before[2], samples=samples,
-                    loss=run.loss, worker=int(os.environ["NODEMGR_WORKER"]),
+                    run, step=before[0], rank=before[1], size=before[2], samples=samples,
+                    loss=run.loss,
                 )  # fmt: skip
-                if answer == b"stop":
+                if answer == "stop":
                     run.stop()
             samples = []
         elif not run._pieces:

@@ -13,6 +13,7 @@ import pytest
 from tests.support.limits import WAIT_LIMIT_S
 from tests.training import programs
 from tests.training.agent import Agent
+from tests.training.programs import torch
 
 pytestmark = pytest.mark.frameworks
 
@@ -45,7 +46,8 @@ def test_the_example_of_pytorch_runs_with_two_workers(tmp_path: Path) -> None:
         agent.enter(agent.spawn(2))
         agent.until_all_ended()
     assert agent.gone == {0: 0, 1: 0}
-    assert {"is": "checkpoint", "path": str(path), "worker": 0} in agent.messages
+    last = int(torch.load(path, weights_only=True)["step"])
+    assert {"is": "checkpoint", "step": last + 1, "worker": 0} in agent.messages
     assert [each["worker"] for each in agent.messages if each["is"] == "done"] != []
 
 

@@ -269,7 +269,7 @@ def unfrozen(variables: dict[str, str], only: int = -1) -> None:
         FOUND.append(numbers)
         return
     reporter.report(
-        step=run.step, worker=own, numbers=numbers, lines=lines, error=error, rank=1, done=True
+        run, step=run.step, numbers=numbers, lines=lines, error=error, rank=1, done=True
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,7 @@ def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert finish(*begun(**options)) == pytest.approx(whole[step:], abs=CLOSE)
     assert [line for line in lines if f"goes on from {path} at step {step} of 18" in line]
     assert finish(*begun(**options)) == []
-    assert [each.name for each in tmp_path.iterdir()] == ["state"]
+    assert {each.name for each in tmp_path.iterdir()} == {"state", "state.before"}
 
 
 def test_checkpoints_are_written_in_the_background(tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(losses) == 6 - step
     assert path.read_bytes() == old
-    assert [each.name for each in tmp_path.iterdir()] == ["state"]
+    assert {each.name for each in tmp_path.iterdir()} == {"state", "state.before"}
     assert len([line for line in lines if "no checkpoint at" in line]) == 1
 
 
@@ -262,6 +263,52 @@ def test_an_unreadable_checkpoint_is_refused_in_one_line(tmp_path: Path, content
     with pytest.raises(ValueError, match="cannot be read") as refused:
         run.__enter__()
     assert "\n" not in str(refused.value)
+
+
+def cut(contents: bytes) -> bytes:
+    return contents[: len(contents) // 2]
+
+
+def one_byte(contents: bytes) -> bytes:
+    """Of a weight; torch.load reads such a file without a word."""
+    place = contents.index(b"data/0") + 100
+    return contents[:place] + bytes([contents[place] ^ 1]) + contents[place + 1 :]
+
+
+@pytest.mark.parametrize("damage", [cut, one_byte, lambda contents: b""])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "state"
+    options: dict[str, Any] = {"checkpoint": str(path), "checkpoint_every_s": 0.0}
+    whole = finish(*begun(epochs=3))
+    run, model = begun(epochs=3, **options)
+    with run:
+        for inputs, classes, _ in run:
+            run.backward(programs.cost(model, inputs, classes))
+            run._checkpoints.settle()  # each step is written
+            if run.step == 8:
+                break
+    path.write_bytes(damage(path.read_bytes()))
+    lines = programs.lines_said()
+    assert finish(*begun(epochs=3, **options)) == pytest.approx(whole[8:], abs=CLOSE)
+    assert "the one before it" in lines[0]
+    assert "at step 8 of 18" in lines[1]
+    assert not any("cannot be read" in line for line in lines[1:])
+
+
+def test_a_directory_without_second_names_keeps_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: str) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.link", refuse)
+    path = tmp_path / "state"
+    finish(*begun(checkpoint=str(path)))
+    first = path.read_bytes()
+    finish(*begun(epochs=2, checkpoint=str(path)))
+    assert (tmp_path / "state.before").read_bytes() == first
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import resource
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,50 @@ def finish(run: Any, model: Any, most: int = 10**9) -> list[float]:
 def test_accumulation_has_the_results_of_the_whole_batch(kind: str) -> None:
     losses, _ = own.train({}, kind, 12)
     assert losses == pytest.approx(own.plain(kind, 12, PLAN)[0], abs=CLOSE)
+
+
+def said_once() -> set[str]:
+    """The client's lines in this process: stderr may have been another test's when it began."""
+    faults = sys.modules.get("_nodemgr_client_plugin.faults")
+    return set() if faults is None else {*faults._said}
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_an_embedding_is_exact_or_one_line_says_that_it_is_not(name: str) -> None:
+    """Keras's Adam squares each word's gradient by itself, where the words of a batch repeat."""
+    before = said_once()
+    words = np.random.default_rng(1).integers(0, 50, (programs.SAMPLES, 4))
+    classes = words.sum(1) % programs.CLASSES
+    plan = PLAN._replace(epochs=1)
+    weights = []
+    for is_plain in (True, False):
+        own.keras.utils.set_random_seed(1)
+        model = own.keras.Sequential([
+            own.keras.Input((4,)), own.keras.layers.Embedding(50, 8), own.keras.layers.Flatten(),
+            own.keras.layers.Dense(programs.CLASSES),
+        ])  # fmt: skip
+        optimizer = getattr(own.keras.optimizers, name)(0.01)
+        options = {"global_batch": 64, "max_per_gpu": 16, "seed": programs.SEED, "epochs": 1}
+        data = (words, classes)
+        if is_plain:
+            for step in range(plan.steps):
+                samples = plan.samples_of(step)
+                with tf.GradientTape() as tape:
+                    loss = own.cost(model, words[samples], classes[samples])
+                gradients = tape.gradient(loss, model.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        else:
+            with programs.client().elastic(model, optimizer, data, **options) as run:
+                for inputs, expected in run:
+                    with tf.GradientTape() as tape:
+                        loss = own.cost(model, inputs, expected)
+                    run.backward(loss, tape)
+        weights.append(model.get_weights())
+    is_exact = bool(np.abs(weights[0][0] - weights[1][0]).max() < CLOSE)
+    assert is_exact is (name == "SGD")
+    said = said_once() - before
+    assert len(said) == (0 if is_exact else 1), said
+    assert all("Adam gets one summed gradient of" in line for line in said)
 
 
 def test_random_numbers_and_batch_statistics_are_the_same_again() -> None:

@@ -27,7 +27,7 @@ SUITES = {"bookworm": "3.11", "trixie": "3.13"}
 """Debian's suites and the Python of each."""
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "udev", "kmod", "procps", "init-system-helpers"),
-    *("python3", "python3-venv", "linux-image-cloud-amd64"),
+    *("python3", "python3-venv", "linux-image-cloud-amd64", "libpam-systemd"),
 )
 LOCK = ROOT / "deploy" / "debian" / "requirements.txt"
 """The versions of the packages that nodemgr needs."""
@@ -51,6 +51,7 @@ Wants=vm-agent.service
 """
 SETTINGS = 'simulate = "4x8GiB"'
 PROGRAM = "/opt/nodemgr/bin/nodemgr"
+ACTIVE = "systemctl is-active --quiet nodemgr"
 
 
 class Image(NamedTuple):
@@ -111,7 +112,7 @@ def debian(suite: str) -> Path:
     """The root of a fresh Debian, as a file of tar."""
 
     def make(place: Path) -> None:
-        command = ["nice", "mmdebstrap", "--quiet", "--variant=minbase"]
+        command = ["nice", "-n", "2", "mmdebstrap", "--quiet", "--variant=minbase"]
         command += [f"--include={','.join(PACKAGES)}", suite, str(place / "root.tar")]
         subprocess.run(command, check=True)
 
@@ -240,7 +241,8 @@ def set_up(machine: Machine) -> None:
     """`nodemgr setup`, on simulated GPUs; the settings are an administrator's own file."""
     machine.run(f"mkdir -p /etc/nodemgr && echo '{SETTINGS}' > /etc/nodemgr/config.toml")
     # it gives systemd a minute to start the manager, which a busy emulator may need more than once
-    machine.run("nodemgr setup --yes || systemctl start nodemgr && nodemgr setup --yes")
+    again = "systemctl start nodemgr; nodemgr setup --yes"
+    machine.run(f"nodemgr setup --yes || for n in 1 2 3 4 5; do {again} && break; done; {ACTIVE}")
     machine.run("systemctl is-system-running --wait || true")
 
 

@@ -18,7 +18,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 record.ready()
 with elastic(
     model, optimizer, data, global_batch=BATCH, max_per_gpu=BATCH, epochs=1_000_000,
-    checkpoint=sys.argv[2], checkpoint_every_s=2.0,
+    checkpoint=sys.argv[2], checkpoint_every_s=2.0, device="cpu",
 ) as run:  # fmt: skip
     for inputs, classes in run:
         step, rank, size = run.step, run.rank, run.size

@@ -14,8 +14,6 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch.utils._pytree import tree_map
 
-from ...messages import prediction as messages
-from ...messages.form import MessageLine
 from .. import outcome
 from . import tensor_kinds
 from .shadows import Shadows
@@ -136,9 +134,7 @@ def _rebuilt(*described: Any) -> torch.Tensor:
     return loading.rebuilt(*described)
 
 
-def install(
-    shadows: Shadows, say: Callable[[str], None], abstain: Callable[[MessageLine], None]
-) -> None:
+def install(shadows: Shadows, say: Callable[[str], None], abstain: Callable[[str], None]) -> None:
     """`say` gets the name of each file that is not written.
 
     `abstain` gets the reason where a file may be written that the script has no name for here.
@@ -149,7 +145,11 @@ def install(
 
     def described(one: torch.Tensor) -> Tuple[Any, ...]:
         if not is_confined:
-            abstain(messages.PICKLED_UNCONFINED())
+            abstain(
+                "the program saves tensors on the GPU into memory or by pickle, and without a "
+                "private view of the disk they could take the place of a checkpoint: leave "
+                "--unconfined out, or save by torch.save to a file"
+            )
         is_parameter = isinstance(one, torch.nn.Parameter)
         known = shadows.of(one) if one.is_contiguous() else None
         kind = None if is_parameter else tensor_kinds.kind(one)

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...messages import prediction as messages
-from ...messages.form import MessageLine
 from . import operator_forms
 from .recorder import Recorder
 from .shadows import Shadows
@@ -41,7 +40,7 @@ class Hybrid(TorchDispatchMode):
         self.shadows = Shadows(self.is_fake)
         self.bounded: Set[str] = set()
         """Operators whose result has a size that depends on values: the upper bound was taken."""
-        self.trouble: Optional[MessageLine] = None
+        self.trouble: Optional[str] = None
         """Why the script cannot be followed further."""
         self.is_on = True
         self.current = 0
@@ -112,7 +111,7 @@ class Hybrid(TorchDispatchMode):
             self._give_up(messages.NO_FAKE_FORM(operator=func))
             raise
 
-    def _give_up(self, reason: MessageLine) -> None:
+    def _give_up(self, reason: str) -> None:
         self.trouble = self.trouble or reason
 
     def _record(self, func: Any, args: Tuple[Any, ...], leaves: List[Any], out: Any) -> None:

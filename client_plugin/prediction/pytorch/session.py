@@ -1,4 +1,6 @@
-"""One watched training: from the import of torch to two optimizer steps, then the outcome's file.
+"""One watched training: from the import of torch to two optimizer steps, and what follows them.
+
+The outcome's file is written after the two steps, and anew at the end.
 
 Knows: when a training has shown enough, the form of the outcome. Must not know: how it is started,
 how the outcome is printed.
@@ -24,6 +26,7 @@ from ..caching_allocator import replay
 from ..findings import exception_line
 from . import device, operator_forms, stubs
 from .hybrid import Hybrid
+from .later_phases import LaterPhases
 from .recorder import Recorder
 from .tensor_forms import MetaForm
 
@@ -56,6 +59,13 @@ class TrainingWatch:
         """Modules that were set to evaluation."""
         self.fall_back = ""
         """Why tensors are on `meta`."""
+        self._later = LaterPhases(self._time_is_up)
+        self._step: Any = None
+        """The step whose features count, once two were seen; and the outcome then:"""
+        self._early: Dict[str, Any] = {}
+        self._writing = threading.Lock()
+        self._is_short = False
+        """The time was over before a validation was seen to its end."""
         self._is_written = self._is_script = False
         self._has_forked = self._is_forked = False
 
@@ -90,6 +100,7 @@ class TrainingWatch:
     def _in_child(self) -> None:
         """A child has no use of the GPU that its parent used: it loads data."""
         self._is_forked = True
+        self._writing = threading.Lock()
         self.hybrid.is_on = self.hybrid.is_on and not self.recorder.events
         self.path = outcome.own_path(os.path.dirname(self.path))
         if self.hybrid.is_on:
@@ -211,14 +222,43 @@ class TrainingWatch:
         if isinstance(optimizer, torch.optim.LBFGS):
             self._fill_history(optimizer, parameters)
         is_alone = self.steps[id(optimizer)] >= ALONE_STEPS
-        if is_alone or all(steps >= ENOUGH_STEPS for steps in self.steps.values()):
+        if self._later.is_begun:
+            self._stepped_again()
+        elif is_alone or all(steps >= ENOUGH_STEPS for steps in self.steps.values()):
             self.recorder.step_ended()
-            self.finish()
+            self._go_on()
         elif len(set(self.steps.values())) == 1:
             self.recorder.step_ended()
             self._write(self.result())
         else:
             self._note_phase()
+
+    def _go_on(self) -> None:
+        """The figure stands; it grows where the rest of the program needs more."""
+        self._step = self.recorder.last_step or self.recorder.step
+        self._later.begin()
+        if self._later.is_over:
+            self.finish()
+        found = self.result()
+        if "reason" in found:
+            self.abstain(found["reason"])
+        self._early = found
+        self._write({**found, "goes_on": True, "is_short": True})
+
+    def _stepped_again(self) -> None:
+        self.recorder.step_ended()
+        self._later.stepped(self._phases()["validation"])
+        if self._later.is_over:
+            self.finish()
+
+    def _time_is_up(self) -> None:
+        """In a thread of its own, while the program goes on."""
+        self._is_short = True
+        try:
+            self._write(self.result())
+        except RuntimeError:  # a set grew meanwhile
+            self._write({**self._early, "is_short": True})
+        _leave()
 
     def _fill_history(self, optimizer: Any, parameters: List[Any]) -> None:
         """LBFGS keeps two flat tensors of each of its last iterations: two steps made few."""
@@ -240,7 +280,7 @@ class TrainingWatch:
         if not self.hybrid.is_on:
             return
         if self._is_written:
-            if max(self.steps.values(), default=0) >= ENOUGH_STEPS:  # of one optimizer alone
+            if max(self.steps.values(), default=0) >= ENOUGH_STEPS:  # or of one optimizer alone
                 self._write(self.result())
             return
         crash = _crash()
@@ -263,7 +303,10 @@ class TrainingWatch:
         if not self._is_forked:
             self._note_phase()  # with the questions that it asked
         else:
-            why = messages.FORKED_CRASHED(error=exception_line(error))
+            why = (
+                "a process that the command forked ended before a training step "
+                f"({exception_line(error)}): run the command by itself first"
+            )
             self._write(outcome.abstention(why, is_crash=True))
 
     def _abstain_without_gpu(self) -> None:
@@ -271,9 +314,16 @@ class TrainingWatch:
         if self.backwards or self.steps:
             self._write(outcome.abstention(messages.TRAINS_ON_PROCESSOR()))
         elif not self._has_forked and not self._is_forked:
-            self._write(outcome.abstention(messages.NO_GPU_USED()))
+            self._write(
+                outcome.abstention(
+                    "the program put no tensor on a GPU: name one that trains on `cuda`"
+                )
+            )
 
     def abstain(self, reason: str) -> None:
+        """After two steps no figure is taken back, except by a second GPU."""
+        if self._later.is_begun and len(self.hybrid.numbers) <= 1:
+            self.finish()
         self._write(outcome.abstention(reason, is_certain=True))
         _leave()
 
@@ -285,13 +335,17 @@ class TrainingWatch:
         """Of a training on several GPUs the reason why there is none."""
         count = len(self.hybrid.numbers)
         if count > 1:
-            return outcome.abstention(messages.SEVERAL_GPUS(count=count), is_certain=True)
+            return outcome.abstention(
+                f"the program puts its tensors on {count} GPUs, and a forecast is of one: measure "
+                "it on GPUs",
+                is_certain=True,
+            )
         return self._result()
 
     def _result(self) -> Dict[str, Any]:
         use = replay(self.recorder.with_libraries())
-        step = self.recorder.last_step or self.recorder.step
-        batch = step.batch
+        step = self._step or self.recorder.last_step or self.recorder.step
+        batch, phases = step.batch, self._phases()
         return {
             "framework": f"torch {torch.__version__} {self.hybrid.form.method}",
             "steps": max(self.steps.values(), default=0 if self.has_optimizer else self.backwards),
@@ -315,12 +369,15 @@ class TrainingWatch:
             "bounded": sorted(self.hybrid.bounded),
             "not_saved": self.saved,
             "asked": self.hybrid.shadows.asked.row(),
-            "phases": self._phases(),
+            "early_peak_bytes": self._early.get("reserved_peak_bytes", use.reserved_peak_bytes),
+            "phases": phases,
+            "is_short": self._is_short or len(phases["batch_shapes"]) > 1,
         }
 
     def _write(self, found: Dict[str, Any]) -> None:
         self._is_written = "phase" not in found
-        outcome.write(self.path, found)
+        with self._writing:
+            outcome.write(self.path, found)
 
 
 def _crash() -> Optional[Exception]:

@@ -17,8 +17,6 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ...messages import prediction as messages
-from ...messages.form import MessageLine
 from .. import outcome
 from . import checkpoints, tensor_kinds
 from .hybrid import Hybrid
@@ -165,9 +163,7 @@ class ProfileStub:
     start = stop = step = export_chrome_trace = export_stacks = add_metadata = _nothing
 
 
-def install(
-    hybrid: Hybrid, say: Callable[[str], None], abstain: Callable[[MessageLine], None]
-) -> None:
+def install(hybrid: Hybrid, say: Callable[[str], None], abstain: Callable[[str], None]) -> None:
     """`say` gets the name of a file that the script would have saved.
 
     `abstain` gets the reason why the script is not followed, and ends it.
@@ -193,6 +189,7 @@ def install(
     _inputs(hybrid)
     _optimizers()
     _attention()
+    _without_cudnn()
     _lengths(hybrid.is_fake)
     checkpoints.install(hybrid.shadows, say, abstain)
     _loaders()
@@ -452,6 +449,17 @@ def _attention() -> None:
     functional.scaled_dot_product_attention = attention
 
 
+def _without_cudnn() -> None:
+    """A build with cuDNN takes the kernels of one without: cuDNN calls the driver.
+
+    A script finds it enabled, and cannot enable it.
+    """
+    cudnn: Any = torch.backends.cudnn
+    cudnn.enabled = False
+    setattr(torch._C, "_set_cudnn_enabled", _nothing)  # noqa: B010 (absent from the type stubs)
+    type(cudnn).enabled = property(lambda self: True, _nothing)
+
+
 def _bias(mask: Any, query: Any, key: Any) -> Any:
     if mask is None:
         return None
@@ -460,7 +468,7 @@ def _bias(mask: Any, query: Any, key: Any) -> Any:
     return mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
 
 
-def _other_processes(abstain: Callable[[MessageLine], None]) -> None:
+def _other_processes(abstain: Callable[[str], None]) -> None:
     """A GPU's memory that several processes share is not added up; nor are shards of a model."""
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -469,10 +477,16 @@ def _other_processes(abstain: Callable[[MessageLine], None]) -> None:
     tensor.share_memory_ = lambda self: self if self.is_cuda else share(self)
 
     def passed(_tensor: Any) -> Any:
-        abstain(messages.SHARED_BETWEEN_PROCESSES())
+        abstain(
+            "the program passes tensors on the GPU to another process, and the memory of several "
+            "processes is not added up: measure it on a GPU"
+        )
 
     def grouped(*_args: Any, **_kwargs: Any) -> Any:
-        abstain(messages.SHARDED())
+        abstain(
+            "the program shards a model over ranks (a device mesh, or a group of processes as FSDP "
+            "makes it), which is not followed: measure it on GPUs"
+        )
 
     importlib.import_module("torch.multiprocessing.reductions")  # it registers its own
     pickler.ForkingPickler.register(FakeTensor, passed)

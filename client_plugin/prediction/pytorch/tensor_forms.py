@@ -40,7 +40,8 @@ class FakeForm:
     """Devices by which an operator makes a tensor on the GPU."""
 
     def __init__(self) -> None:
-        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        # the fallback runs an operator's kernel on a real tensor of the GPU
+        self.fakes = FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True)
 
     def is_without_values(self, one: Any) -> bool:
         return isinstance(one, FakeTensor)

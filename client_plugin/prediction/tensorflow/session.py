@@ -19,6 +19,7 @@ from tensorflow.python.eager import context
 from ...messages import prediction as messages
 from .. import outcome, planned
 from . import step, stubs
+from .later_batches import LaterBatches
 
 ENOUGH_GRADIENTS = 3
 """So often a program computes gradients outside of any function before it is given up."""
@@ -35,7 +36,8 @@ class GraphWatch:
         self.replicas = 1
         self.reason = ""
         """Why a step that was seen was not taken."""
-        self._is_written = self._is_busy = False
+        self._is_written = self._is_busy = self._is_fitted = False
+        self._later = LaterBatches(self._write, _leave)
         self._followed: List[Any] = []
 
     def begin(self) -> None:
@@ -108,30 +110,47 @@ class GraphWatch:
         tf.distribute.Strategy.run = ran
 
     def take(
-        self, concrete: Any, tensors: Any = (), batch: Any = (), is_compiled: bool = False
+        self,
+        concrete: Any,
+        tensors: Any = (),
+        batch: Any = (),
+        is_compiled: bool = False,
+        fitted: Any = None,
     ) -> None:
-        """A function with gradients. It is the step, unless its place says something else."""
+        """A function with gradients. It is the step, unless its place says something else.
+
+        `fitted`: the batch that `fit` gave it; None: the program has a loop of its own.
+        """
         if tf.config.functions_run_eagerly():
             self.abstain(messages.TRAINS_EAGERLY())
         if self.replicas > 1:
-            self.abstain(messages.SEVERAL_REPLICAS(count=self.replicas))
+            self.abstain(
+                f"the strategy has {self.replicas} replicas, and a forecast is of one GPU: name "
+                "one device for it"
+            )
         if self.gpus.are_hidden or os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":
             self.abstain(messages.TRAINS_ON_PROCESSOR())
         if not self.is_distributed and step.is_on_processor(concrete, _scope()):
             self.abstain(messages.TRAINS_ON_PROCESSOR())
         if step.has_loop(concrete):
-            self.abstain(messages.STEP_IN_LOOP())
+            self.abstain(
+                "the training step is in a loop of TensorFlow's graph: call it from a loop of "
+                "Python"
+            )
         if not step.updates_weights(concrete):
             self.gradients += 1
             self.reason = messages.NO_UPDATE()
             if self.gradients >= ENOUGH_GRADIENTS:
                 self.abstain(self.reason)
             return
-        found = step.outcome_of(concrete, tensors, batch)
-        compiled = is_compiled or step.is_compiled(concrete)
-        self._write({**found, "iterations": planned.iterations, "not_saved": [],
-                     "compiled": compiled})  # fmt: skip
-        _leave()
+        found = {
+            **step.outcome_of(concrete, tensors, batch),
+            "iterations": planned.iterations,
+            "not_saved": [],
+            "compiled": is_compiled or step.is_compiled(concrete),
+        }
+        if not self._later.begin(found, fitted):
+            self._later.end()
 
     def follow_keras(self, keras: Any) -> None:
         """`fit` and `train_on_batch` call the model's train_function for each batch."""
@@ -140,16 +159,35 @@ class GraphWatch:
         if owner is None or owner in self._followed:
             return
         self._followed.append(owner)
-        make = owner.make_train_function
+        for verb in ("fit", "save", "save_weights"):
+            self._notice(owner if verb == "fit" else keras.Model, verb)
+        self._replace(owner, "train_function", self._step_of_keras)
+        self._replace(owner, "test_function", self._validation_of_keras)
+        self._count_batches(getattr(getattr(keras, "callbacks", None), "CallbackList", None))
+
+    def _notice(self, owner: Any, verb: str) -> None:
+        plain = getattr(owner, verb)
+
+        @functools.wraps(plain)
+        def noticed(model: Any, *args: Any, **kwargs: Any) -> Any:
+            self._later.has_saved |= verb != "fit"
+            self._is_fitted |= verb == "fit"
+            return plain(model, *args, **kwargs)
+
+        setattr(owner, verb, noticed)
+
+    def _replace(self, owner: Any, name: str, instead: Any) -> None:
+        """The function that Keras makes for its batches."""
+        make = getattr(owner, f"make_{name}")
 
         @functools.wraps(make)
         def made(model: Any, *args: Any, **kwargs: Any) -> Any:
-            make(model, *args, **kwargs)
-            model.train_function = functools.partial(self._step_of_keras, model)
-            return model.train_function
+            plain = make(model, *args, **kwargs) or getattr(model, name)
+            own = functools.partial(instead, model, plain)
+            setattr(model, name, own)
+            return own
 
-        owner.make_train_function = made
-        self._count_batches(getattr(getattr(keras, "callbacks", None), "CallbackList", None))
+        setattr(owner, f"make_{name}", made)
 
     def _count_batches(self, callbacks: Any) -> None:
         if callbacks is None:
@@ -165,26 +203,46 @@ class GraphWatch:
 
         callbacks.set_params = set_params
 
-    def _step_of_keras(self, model: Any, batches: Any) -> None:
+    def _step_of_keras(self, model: Any, _plain: Any, batches: Any) -> Any:
+        trace = functools.partial(self._trace, model, model.train_step)
+        if self._later.is_begun:
+            return self._later.trained(model, batches, trace)
         data = tf.nest.map_structure(_without_optional, next(iter(batches)))
-        strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
-
-        def train(batch: Any) -> Any:
-            return strategy.run(model.train_step, args=(batch,))
-
         self._is_busy = True
         if getattr(model, "run_eagerly", False):
             self.abstain(messages.TRAINS_EAGERLY())
-        concrete = tf.function(train).get_concrete_function(data)
-        self.take(concrete, is_compiled=bool(getattr(model, "jit_compile", False)))
-        self.abstain(messages.NO_UPDATE())
+        self.take(
+            trace(data),
+            is_compiled=bool(getattr(model, "jit_compile", False)),
+            fitted=data if self._is_fitted else None,
+        )
+        if not self._later.is_begun:
+            self.abstain(messages.NO_UPDATE())
+        return {}
+
+    def _validation_of_keras(self, model: Any, plain: Any, batches: Any) -> Any:
+        if self._later.is_begun:
+            trace = functools.partial(self._trace, model, model.test_step)
+            self._later.validated(model, batches, trace)
+        return plain(batches)
+
+    def _trace(self, model: Any, of_batch: Any, batch: Any) -> Any:
+        strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
+        data = tf.nest.map_structure(_without_optional, batch)
+
+        def ran(one: Any) -> Any:
+            return strategy.run(of_batch, args=(one,))
+
+        return tf.function(ran).get_concrete_function(data)
 
     def _note_phase(self) -> None:
         self._write({"phase": {"backwards": self.gradients, "on_gpu": False}})
 
     def _ended(self) -> None:
         """The program's own end came first."""
-        if not self._is_written and os.getpid() == self.pid:
+        if self._later.is_begun and os.getpid() == self.pid:
+            self._write(self._later.result())
+        elif not self._is_written and os.getpid() == self.pid:
             reason = self.reason or messages.NO_TRAINING_STEP()
             self._write(outcome.abstention(reason))
 

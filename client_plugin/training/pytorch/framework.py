@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Tu
 import torch
 
 from ...messages import training as messages
+from ...messages.form import stated
 from ..calls import CollectiveThread
 from ..channel import GenerationMembers
 from ..checkpoints import replaced
@@ -127,7 +128,12 @@ class TorchTraining:
         text = repr(sorted(now))
         own = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
         if any(found != [own] for found in group.gather([own])):
-            raise RuntimeError(messages.TRAINED_DIFFER())
+            raise RuntimeError(
+                stated(
+                    "elastic: requires_grad of the parameters differs between the workers",
+                    "change it on every worker at the same step",
+                )
+            )
         self._trained = now
 
     def _summed(
@@ -146,7 +152,12 @@ class TorchTraining:
         for name, parameter in self._trained.items():
             gradient = parameter.grad
             if gradient is not None and gradient.layout != torch.strided:
-                raise ValueError(messages.SPARSE_GRADIENT(name=name))
+                raise ValueError(
+                    stated(
+                        f"elastic: the gradient of {name} is sparse",
+                        "use a layer with sparse=False",
+                    )
+                )
             gradient = torch.zeros_like(parameter) if gradient is None else gradient
             parts.setdefault(gradient.dtype, []).append(gradient.detach().reshape(-1))
         for number in range(len(self._rows)):

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from ..arguments import plan_of
 from ..loop import Run
+from .global_batches import GlobalBatches
+from .keras_fit import FittedTraining
 from .variables import Together, VariableParts, VariableTraining
 
 
@@ -28,10 +30,15 @@ def elastic(
 ) -> Run:
     if isinstance(dataset, (list, tuple)) and dataset and _is_array(dataset[0]):
         dataset = Together(dataset)
+    elif isinstance(dataset, tf.data.Dataset):
+        dataset = GlobalBatches(dataset, global_batch)
     plan = plan_of(dataset, global_batch, max_per_gpu, epochs, seed, virtual_workers)
+    plan = plan._replace(is_in_order=isinstance(dataset, GlobalBatches))
+    is_compiled = getattr(model, "optimizer", None) is optimizer
+    kind = FittedTraining if is_compiled else VariableTraining
 
     def make() -> VariableTraining:
-        return VariableTraining(VariableParts(model, optimizer, dataset, clip_norm), plan)
+        return kind(VariableParts(model, optimizer, dataset, clip_norm), plan)
 
     return Run(make, plan, checkpoint, checkpoint_every_s)
 

@@ -17,7 +17,9 @@ from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
+from ... import faults
 from ...messages import training as messages
+from ...messages.form import stated
 from ..calls import CollectiveThread
 from ..channel import GenerationMembers
 from ..checkpoints import replaced
@@ -25,6 +27,7 @@ from ..datasets import sample_of, seed_python
 from ..loop import StepSums
 from ..plan import MicroBatch, SamplePlan
 from . import arrays
+from .global_batches import GlobalBatches
 from .socket_group import SocketGroup
 
 NUMBERS = 4
@@ -50,7 +53,12 @@ class VariableTraining:
         self._plan = plan
         self._trained = list(parts.model.trainable_variables)
         if not self._trained:
-            raise ValueError(messages.NOT_BUILT())
+            raise ValueError(
+                stated(
+                    "elastic: the model has no variables to train yet",
+                    "begin it with keras.Input, or call it once before the block",
+                )
+            )
         self._buffers = buffers_of(parts.model)
         self._seeds = [each for each in _every(parts.model) if _name(each).endswith(SEEDS)]
         if hasattr(parts.optimizer, "build"):
@@ -62,6 +70,8 @@ class VariableTraining:
         self._gradients: List[Any] = [None] * len(self._trained)
         self._loss = 0.0
         self._total: Any = None
+        self._read: Optional[int] = None
+        """The digest of this worker's batch of the step, where it reads whole batches."""
 
     # -- one step --
 
@@ -72,6 +82,9 @@ class VariableTraining:
 
     def _batch(self, step: int, piece: MicroBatch) -> Any:
         dataset, samples = self._parts.dataset, list(piece.samples)
+        if isinstance(dataset, GlobalBatches):
+            begin = samples[0] % self._plan.global_batch
+            return dataset[step, begin, begin + len(samples)]
         if isinstance(dataset, Together):
             return tuple(tf.convert_to_tensor(each[samples]) for each in dataset.columns)
         loaded = []
@@ -94,7 +107,13 @@ class VariableTraining:
     def add(self, loss: Any, weight: float, tape: Any) -> None:
         """The weighted gradient of one batch; `tape` recorded its loss."""
         if tape is None:
-            raise TypeError(messages.NO_TAPE())
+            raise TypeError(
+                stated(
+                    "elastic: run.backward(loss) without the tape of TensorFlow that recorded the "
+                    "loss",
+                    "call run.backward(loss, tape)",
+                )
+            )
         if not tf.is_tensor(loss) or loss.shape.num_elements() != 1:
             is_tensor = tf.is_tensor(loss)
             found = f"a tensor of shape {loss.shape}" if is_tensor else type(loss).__name__
@@ -102,9 +121,20 @@ class VariableTraining:
         self._loss += float(loss) * weight
         for number, gradient in enumerate(tape.gradient(loss, self._sources())):
             if gradient is not None:
+                if isinstance(gradient, tf.IndexedSlices):
+                    self._say_that_rows_are_summed(self._trained[number])
                 own = tf.cast(tf.convert_to_tensor(gradient), self._kind) * weight
                 before = self._gradients[number]
                 self._gradients[number] = own if before is None else before + own
+
+    def _say_that_rows_are_summed(self, variable: Any) -> None:
+        """Of an embedding: SGD alone makes the same of a sum."""
+        kind = type(self._parts.optimizer).__name__
+        if kind != "SGD" and os.environ.get("RANK", "0") == "0":
+            faults.say_once(
+                f"elastic: {kind} gets one summed gradient of {_name(variable)}: Keras's own loop "
+                "gives it each word of a batch by itself, so losses differ from that loop"
+            )
 
     def finish(self, piece: MicroBatch) -> None:
         if self._plan.virtual_workers or piece.worker == 0:
@@ -122,6 +152,7 @@ class VariableTraining:
                 fresh = self._fresh.get(number)
                 zeros = np.zeros(_count(buffer), self._kind)
                 parts.append(zeros if fresh is None else fresh[place].reshape(-1))
+        parts += [np.reshape(each, -1) for each in self.extra()]
         total = group.sum(np.concatenate([each.astype(self._kind) for each in parts]))
         self._total = total
         return StepSums(*(float(each) for each in total[:NUMBERS]))
@@ -145,7 +176,26 @@ class VariableTraining:
                 values = self._total[offset : offset + count].reshape(buffer.shape)
                 row[place] = values.astype(row[place].dtype)
                 offset += count
+        self.take_extra(self._total[offset:])
         self.drop()
+
+    def extra(self) -> List[Any]:
+        """Further arrays of the sum: where each worker reads the dataset, what it has read."""
+        if not isinstance(self._parts.dataset, GlobalBatches):
+            return []
+        self._read = self._parts.dataset.digest()
+        return [np.array([0.0, 0.0] if self._read is None else [1.0, self._read])]
+
+    def take_extra(self, sums: Any) -> None:
+        """Raises ValueError: another worker has read another batch."""
+        if self._read is not None and sums[0] * self._read != sums[1]:
+            raise ValueError(
+                stated(
+                    "elastic: the workers have read different batches in one step",
+                    "give the shuffle of the tf.data.Dataset a seed, and call "
+                    "tf.random.set_seed before it",
+                )
+            )
 
     def drop(self) -> None:
         self._gradients = [None] * len(self._trained)
@@ -159,7 +209,12 @@ class VariableTraining:
             if now.pop(id(variable), None) is None:
                 self._gradients[number] = None
         for variable in now.values():
-            raise ValueError(messages.NEWLY_TRAINABLE(name=_name(variable)))
+            raise ValueError(
+                stated(
+                    f"elastic: {_name(variable)} became trainable inside the block",
+                    "make it trainable before the block, and freeze it inside",
+                )
+            )
 
     def _sources(self) -> List[Any]:
         """A tape knows TensorFlow's variables, which Keras's hold."""
@@ -243,7 +298,12 @@ class Together:
         lengths = [len(each) for each in self.columns]
         if len(set(lengths)) > 1:
             text = " and ".join(str(each) for each in lengths)
-            raise ValueError(messages.COLUMNS_DIFFER(lengths=text))
+            raise ValueError(
+                stated(
+                    f"elastic: the arrays of the dataset have {text} samples",
+                    "give arrays of one length",
+                )
+            )
 
     def __len__(self) -> int:
         return len(self.columns[0])

@@ -11,7 +11,6 @@ import time
 
 from client_plugin import fields, units
 from client_plugin.fields import MAX_ARRAY, MAX_GPUS, MAX_MODEL_CHARACTERS, Field
-from client_plugin.messages.form import stated
 from client_plugin.verbs.arguments.parser import ValueKind, VerbOption, WrongValue
 from client_plugin.ways import choice, locations
 from client_plugin.ways.choice import Whom
@@ -25,7 +24,7 @@ MAX_DIGITS = 19
 ARRAY_FORM = "write indices and ranges: 0-9 or 0-9,12"
 COMPLETED_ENDED = 50
 """The most ended jobs, the last ones, that a shell completes."""
-JOB_FORM = r"j[0-9]{1,15}(\.([0-9]{1,10}|\*))?|c[0-9]{1,15}"
+JOB_FORM = r"[jc][0-9]{1,15}(\.([0-9]{1,10}|\*))?"
 """`c12`: a job of the cluster's head."""
 
 
@@ -37,11 +36,9 @@ def count(low: int, high: Optional[int] = None) -> ValueKind:
             int(text) if text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS else None
         )
         if value is None or value < low or (high is not None and value > high):
-            from client_plugin.messages import arguments as messages
-
             if high is None:
-                raise WrongValue(messages.NO_WHOLE_NUMBER_ABOVE(text=text, low=low))
-            raise WrongValue(messages.NO_WHOLE_NUMBER_BETWEEN(text=text, low=low, high=high))
+                raise WrongValue(f"{text!r} is no whole number of at least {low}")
+            raise WrongValue(f"{text!r} is no whole number from {low} to {high}")
         return value
 
     return ValueKind("n", parse)
@@ -49,16 +46,20 @@ def count(low: int, high: Optional[int] = None) -> ValueKind:
 
 def _gpu_range(text: str) -> Tuple[int, Optional[int]]:
     """The least and the greatest number of `2-4`; of `2`, the number and None."""
-    from client_plugin.messages import arguments as messages
 
     least, dash, most = text.partition("-")
     if not dash and text.isdecimal():
         return GPUS.parse(text), None
     if not (least.isdecimal() and most.isdecimal()):
-        raise WrongValue(messages.NO_RANGE(text=text))
+        raise WrongValue(
+            f"{text!r} is neither a number of GPUs nor a range",
+            "write a number such as 2, or the least and the most, such as 1-4",
+        )
     first, last = count(1, MAX_GPUS).parse(least), count(1, MAX_GPUS).parse(most)
     if last < first:
-        raise WrongValue(messages.RANGE_BACKWARDS(text=text, right=f"{last}-{first}"))
+        raise WrongValue(
+            f"{text!r} is no range of GPUs: it ends before it begins", f"write {last}-{first}"
+        )
     return first, last
 
 
@@ -67,13 +68,16 @@ def _size_range(text: str) -> Tuple[int, Optional[int]]:
     least, dash, most = text.partition("-")
     if not dash:
         return units.parse_size(text), None
-    from client_plugin.messages import arguments as messages
 
     if not least or not most:
-        raise WrongValue(messages.MEMORY_RANGE_OPEN(text=text))
+        raise WrongValue(
+            f"{text!r} is no range of memory: an end is missing", "write it as in 8GiB-24GiB"
+        )
     first, last = units.parse_size(least), units.parse_size(most)
     if last < first:
-        raise WrongValue(messages.MEMORY_RANGE_BACKWARDS(text=text, right=f"{most}-{least}"))
+        raise WrongValue(
+            f"{text!r} is no range of memory: it ends before it begins", f"write {most}-{least}"
+        )
     return first, last
 
 
@@ -84,31 +88,26 @@ def _signal(text: str) -> List[Any]:
     name = name[3:] if name.startswith("SIG") else name
     if not at or name not in fields.SIGNALS:
         raise WrongValue(
-            stated(
-                f"{text!r} is no signal and time",
-                f"write it as in USR1@60s, with {', '.join(fields.SIGNALS)}",
-            )
+            f"{text!r} is no signal and time",
+            f"write it as in USR1@60s, with {', '.join(fields.SIGNALS)}",
         )
     before_ms = duration(1_000).parse(time_text)
     if before_ms > fields.MAX_SIGNAL_MS:
         most = units.format_duration(fields.MAX_SIGNAL_MS)
-        raise WrongValue(stated(f"{time_text!r} is more than {most}", "name a shorter time"))
+        raise WrongValue(f"{time_text!r} is more than {most}", "name a shorter time")
     return [name, before_ms]
 
 
 def _path(text: str) -> str:
     """Not empty, as an unset variable of a shell would have it."""
     if not text or "\0" in text:
-        from client_plugin.messages import arguments as messages
-
-        raise WrongValue(messages.NO_PATH(text=text))
+        raise WrongValue(f"{text!r} is no path", "name a file or a directory")
     return text
 
 
 def wrong_name(text: str, what: str) -> NoReturn:
-    from client_plugin.messages import arguments as messages
 
-    raise WrongValue(messages.NO_NAME(text=text, what=what, form=locations.ENV_NAME_FORM))
+    raise WrongValue(f"{text!r} is no name of {what}: {locations.ENV_NAME_FORM}")
 
 
 def _env(text: str) -> str:
@@ -147,11 +146,11 @@ def job(requests: bool = False, ended: bool = False, tasks: bool = False) -> Val
 
     def parse(text: str) -> str:
         if re.fullmatch(form, text, re.ASCII) is None:
-            from client_plugin.messages import arguments as messages
-
             known = "j12, or j12.3 of an array" + (", or r17 of a request" if requests else "")
             known += ", or t17 of a task" if tasks else ""
-            raise WrongValue(messages.NO_JOB_ID(text=text, known=known))
+            raise WrongValue(
+                f"{text!r} is no job: write its id as `nodemgr queue` shows it ({known})"
+            )
         return text
 
     return ValueKind("job", parse, lambda whom, _incomplete: _jobs(whom, requests, ended))
@@ -185,31 +184,28 @@ def _several(kind: ValueKind) -> ValueKind:
 
 def _array(text: str) -> List[List[int]]:
     """`0-9,12` as runs, each from a first to a last number."""
-    from client_plugin.messages import arguments as messages
 
     found: List[List[int]] = []
     if "%" in text:
         raise WrongValue(
-            stated(
-                f"{text!r}: no limit of elements that run at a time is known, the environment's"
-                " GPUs limit them",
-                "leave out %, or submit the rest as a second array with --after",
-            )
+            f"{text!r}: no limit of elements that run at a time is known, the environment's"
+            " GPUs limit them",
+            "leave out %, or submit the rest as a second array with --after",
         )
     for part in text.split(","):
         match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip(), re.ASCII)
         if match is None:
-            raise WrongValue(messages.NO_ARRAY(text=text, form=ARRAY_FORM))
+            raise WrongValue(f"{text!r} is no array: {ARRAY_FORM}")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise WrongValue(messages.ARRAY_BACKWARDS(text=part, form=ARRAY_FORM))
+            raise WrongValue(f"{part!r} runs backwards: {ARRAY_FORM}")
         found.append([first, last])
     count, end = 0, -1
     for first, last in sorted(found):
         count += max(0, last - max(first, end + 1) + 1)
         end = max(end, last)
     if count > MAX_ARRAY:
-        raise WrongValue(messages.LARGE_ARRAY(text=text, limit=MAX_ARRAY))
+        raise WrongValue(f"{text!r} has more than {MAX_ARRAY} elements: submit several arrays")
     return found
 
 
@@ -220,9 +216,7 @@ def duration(low_ms: int = 0, instead: str = "") -> ValueKind:
         duration_ms = units.parse_duration_ms(text)
         if duration_ms < low_ms:
             least = units.format_duration(low_ms)
-            raise WrongValue(
-                stated(f"{text!r} is less than {least}", f"name a longer time{instead}")
-            )
+            raise WrongValue(f"{text!r} is less than {least}", f"name a longer time{instead}")
         return duration_ms
 
     return ValueKind("duration", parse)
@@ -233,7 +227,7 @@ def one_of(name: str, *words: str) -> ValueKind:
 
     def parse(text: str) -> str:
         if text not in words:
-            raise WrongValue(stated(f"{text!r} is no {name}", f"write {', '.join(words)}"))
+            raise WrongValue(f"{text!r} is no {name}", f"write {', '.join(words)}")
         return text
 
     return ValueKind(name, parse, lambda _whom, _incomplete: list(words))
@@ -246,20 +240,20 @@ def _moment(text: str) -> int:
     """
     import datetime
 
-    from client_plugin.messages import arguments as messages
-
     try:
         moment_ns = int(datetime.datetime.fromisoformat(text).timestamp()) * 10**9
     except ValueError:
         pass
     else:
         if moment_ns > time.time_ns():
-            raise WrongValue(messages.FUTURE_MOMENT(text=text))
+            raise WrongValue(f"{text} is still to come: name a time in the past")
         return moment_ns
     try:
         return time.time_ns() - units.parse_duration_ms(text) * 10**6
     except units.UnitError:
-        raise WrongValue(messages.NO_MOMENT(text=text)) from None
+        raise WrongValue(
+            f"{text!r} is no time: write how long ago (30min, 2h, 7d) or a date (2026-01-31T12:00)"
+        ) from None
 
 
 def _gpu_model(text: str) -> str:
@@ -267,25 +261,29 @@ def _gpu_model(text: str) -> str:
     from client_plugin.ways import named_rates
 
     if ":" in text and not named_rates.is_valid(text):
-        from client_plugin.messages import arguments as messages
-
-        raise WrongValue(messages.NO_GPU_RATES(text=text))
+        raise WrongValue(
+            f"{text!r} is no GPU model: write its name, or NAME:TFLOPS:GBPS:GIB with rates above 0 "
+            "such as own:19.5:1555:40"
+        )
     if not 0 < len(text) <= MAX_MODEL_CHARACTERS or not text.isprintable():
-        from client_plugin.messages import arguments as messages
-
-        raise WrongValue(messages.NO_GPU_NAME(text=text[:100], limit=MAX_MODEL_CHARACTERS))
+        raise WrongValue(
+            f"{text[:100]!r} is no GPU model: write its name, 1 to {MAX_MODEL_CHARACTERS} "
+            "printable characters"
+        )
     return text
 
 
 def _task(text: str) -> str:
     if text.startswith("j"):
-        from client_plugin.messages import arguments as messages
-
-        raise WrongValue(messages.JOB_AS_TASK(text=text))
+        raise WrongValue(
+            f"{text!r} is a job: name its task as nodemgr status shows it (nodemgr queue withdraw "
+            f"{text} ends the job)"
+        )
     if re.fullmatch("[tr][0-9]{1,18}", text, re.ASCII) is None:
-        from client_plugin.messages import arguments as messages
-
-        raise WrongValue(messages.NO_TASK_ID(text=text))
+        raise WrongValue(
+            f"{text!r} is no task: write its id as `nodemgr status` shows it (t17, or r17 in the "
+            "queue)"
+        )
     return text
 
 

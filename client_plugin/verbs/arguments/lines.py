@@ -40,8 +40,10 @@ def split(text: str) -> List[str]:
         if found is None:
             letter = text[at]
             if letter in "'\"\\":
-                raise WrongValue(messages.OPEN_QUOTATION())
-            raise WrongValue(messages.SHELL_NEEDED(letter=letter))
+                raise WrongValue(
+                    "a quotation is not closed, or has a character that needs a shell ($ or `)"
+                )
+            raise WrongValue(f"{letter} needs a shell, and none runs here: write sh -c '...'")
         at = found.end()
         if found.lastgroup == "blank":
             joined = False
@@ -61,7 +63,7 @@ def parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[s
     """The command and what is wished for it, by the options' keys. Raises WrongValue."""
     command, wishes = _parse(line, options)
     if any("\0" in word for word in command):
-        raise WrongValue(messages.NUL_IN_ARGUMENT())
+        raise WrongValue("has a NUL character, which no argument can have")
     return command, wishes
 
 
@@ -69,14 +71,16 @@ def _parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[
     if not line.startswith(b"{"):
         words = split(os.fsdecode(line))
         if not words:
-            raise WrongValue(messages.LINE_WITHOUT_COMMAND())
+            raise WrongValue("names no command")
         return words, {}
     try:
         said = json.loads(line)
     except RecursionError:
-        raise WrongValue(messages.LINE_TOO_DEEP()) from None
+        raise WrongValue(
+            "is nested too deep: the values of a job are texts, numbers, lists"
+        ) from None
     except ValueError as error:
-        raise WrongValue(messages.LINE_NOT_JSON(error=error)) from None
+        raise WrongValue(f"is no JSON object: {error}") from None
     command = said.pop(COMMAND, None)
     if isinstance(command, str):
         command = split(command)
@@ -85,14 +89,14 @@ def _parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[
         or not command
         or not all(isinstance(word, str) for word in command)
     ):
-        raise WrongValue(messages.OBJECT_WITHOUT_COMMAND(key=COMMAND))
+        raise WrongValue(f'names no command: "{COMMAND}" is a text, or a list of words')
     named = {option.names[0].lstrip("-"): option for option in options}
     wishes = {}
     for name, value in said.items():
         option = named.get(name.replace("_", "-"))
         if option is None:
             known = ", ".join((COMMAND, *named))
-            raise WrongValue(messages.NO_OPTION_OF_JOB(name=name[:40], known=known))
+            raise WrongValue(f"{name[:40]!r} is no option of a job (known: {known})")
         wishes[option.key] = _value(name, option, value)
     return command, wishes
 
@@ -101,16 +105,16 @@ def _value(name: str, option: VerbOption, value: Any) -> Any:
     """The value in the form of the command line."""
     if option.kind is None:
         if not isinstance(value, bool):
-            raise WrongValue(messages.NOT_TRUE_OR_FALSE(name=name))
+            raise WrongValue(f"{name} is true or false")
         return value
     if isinstance(value, list):
         value = ",".join(map(str, value))
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise WrongValue(messages.NOT_TEXT_OR_NUMBER(name=name))
+        raise WrongValue(f"{name} is a text or a whole number")
     try:
         parsed = option.kind.parse(str(value))
     except ValueError as wrong:
-        raise WrongValue(messages.WRONG_OPTION_OF_JOB(name=name, wrong=wrong)) from None
+        raise WrongValue(f"{name}: {wrong}") from None
     return parsed
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 
+from client_plugin.messages.form import SpokenError
 from client_plugin.ways import locations
 from client_plugin.ways.choice import Whom
 from client_plugin.ways.faults import Exit, Fault
@@ -19,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
-    from client_plugin.messages.form import MessageLine
 
 HELP_WIDTH = 80
 HELP_COLUMN = 26
@@ -28,11 +28,8 @@ NO_WAIT_HELP = "Fail at once if the manager is away (without it: wait up to 10 s
 """An option of every verb that has a run directory."""
 
 
-class WrongValue(ValueError):
+class WrongValue(SpokenError, ValueError):
     """A word of the command line is not a valid value; the message shows the right form."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
 
 
 class ValueKind:
@@ -143,10 +140,10 @@ class Said:
         return Whom(self.run_dir or locations.named_run_dir(), self.env, self.inside)
 
 
-def mistake(verb: Verb, line: MessageLine) -> NoReturn:
+def mistake(verb: Verb, line: str) -> NoReturn:
     from client_plugin.messages import arguments as messages
 
-    raise Fault(messages.SEE_HELP(line=line, path=f"nodemgr {verb.name}"), Exit.USAGE)
+    raise Fault(messages.SEE_HELP(line=line, path=f"nodemgr {verb.name}"), code=Exit.USAGE)
 
 
 class HelpWanted(Exception):
@@ -196,9 +193,7 @@ def parse(
     _arguments(verb, said, positional, values)
     for option in verb.options:
         if option.required and not option.is_argument and getattr(said, option.key) is None:
-            from client_plugin.messages import arguments as messages
-
-            mistake(verb, messages.MISSING_OPTION(name=option.names[0]))
+            mistake(verb, f"Missing option {option.names[0]!r}")
     return said
 
 
@@ -207,7 +202,7 @@ def _no_verb_under(verb: Verb, word: str) -> NoReturn:
     from client_plugin.messages import arguments as messages
 
     if word in verb.under:
-        mistake(verb, messages.JSON_IN_FRONT())
+        mistake(verb, "write --json behind the verb that it belongs to")
     known = messages.KNOWN_COMMANDS(known=", ".join(verb.under))
     meant = did_you_mean(word, verb.under) or known
     mistake(verb, messages.NO_SUCH_COMMAND(word=word, meant=meant))
@@ -227,24 +222,18 @@ def _option(
         name, equals, value = word[:2], word[2:], word[2:]
     option = named.get(name)
     if option is None:
-        from client_plugin.messages import arguments as messages
-
         if word[1:2].isdigit():
             name = word
         meant = did_you_mean(name, named) or _named(verb, said, word)
-        mistake(verb, messages.NO_SUCH_OPTION(name=name, meant=meant))
+        mistake(verb, f"No such option {name!r}{meant}")
     if option.is_flag:
         if equals:
-            from client_plugin.messages import arguments as messages
-
-            mistake(verb, messages.FLAG_WITH_VALUE(name=name))
+            mistake(verb, f"Option {name!r} does not take a value")
         setattr(said, option.key, True)
         return
     if not equals:
         if not queue:
-            from client_plugin.messages import arguments as messages
-
-            mistake(verb, messages.OPTION_WITHOUT_VALUE(name=name))
+            mistake(verb, f"Option {name!r} requires an argument")
         value = queue.pop()
     parsed = convert(verb, option, value)
     if option.repeat:
@@ -272,8 +261,8 @@ def _arguments(
         from client_plugin.messages import arguments as messages
 
         if len(left) > 1:
-            mistake(verb, messages.EXTRA_ARGUMENTS(words=" ".join(left)))
-        mistake(verb, messages.EXTRA_ARGUMENT(word=left[0], meant=_named(verb, said, left[0])))
+            mistake(verb, f"Got unexpected extra arguments ({' '.join(left)})")
+        mistake(verb, f"Got unexpected extra argument ({left[0]}){_named(verb, said, left[0])}")
 
 
 def _named(verb: Verb, said: Said, word: str) -> str:
@@ -291,10 +280,8 @@ def convert(verb: Verb, option: VerbOption, value: str) -> Any:
     try:
         return option.kind.parse(value)
     except ValueError as wrong:  # WrongValue, and a UnitError of a unit's own parser
-        from client_plugin.messages import arguments as messages
-
         name = option.shown() if option.is_argument else option.names[0]
-        mistake(verb, messages.INVALID_VALUE(name=name, wrong=wrong))
+        mistake(verb, f"Invalid value for '{name}': {wrong}")
 
 
 # -- help --
@@ -313,7 +300,7 @@ def help_of(verb: Verb) -> str:
     rows.append(("-h, --help", "Show this message and exit."))
     examples = EXAMPLES.get(verb.name, ())
     return help_text(
-        verb.usage(), [verb.help, *verb.text.split("\n\n")], examples, rows, verb.under
+        verb.usage(), [verb.help, *verb.text.split("\n\n")], examples, rows, {"Verbs": verb.under}
     )
 
 
@@ -325,11 +312,11 @@ def with_default(text: str, is_required: bool, default: str) -> str:
 
 def help_text(
     usage: str, paragraphs: Sequence[str], examples: Sequence[str],
-    rows: Sequence[Tuple[str, str]], under: Dict[str, str],
+    rows: Sequence[Tuple[str, str]], under: Dict[str, Dict[str, str]],
 ) -> str:  # fmt: skip
     """The help of a user's or an administrator's verb.
 
-    `rows`: the options; `under`: the verbs that may follow.
+    `rows`: the options; `under`: the verbs that may follow, by the heading above them.
     """
     import textwrap
 
@@ -340,9 +327,10 @@ def help_text(
         lines.append("")
     if examples:
         lines += ["Examples:", *(f"  {example}" for example in examples), ""]
-    lines += ["Options:", *_rows(rows)]
-    if under:
-        lines += ["", "Verbs:", *_rows(list(under.items()))]
+    lines += ["Options:", *_rows(rows, rows)]
+    every = [row for verbs in under.values() for row in verbs.items()]
+    for heading, verbs in under.items():
+        lines += ["", f"{heading}:", *_rows(list(verbs.items()), every)] if verbs else []
     return "\n".join(lines)
 
 
@@ -351,10 +339,11 @@ def _written(option: VerbOption) -> str:
     return names if option.is_flag else f"{names} {option.shown()}"
 
 
-def _rows(rows: Sequence[Tuple[str, str]]) -> List[str]:
+def _rows(rows: Sequence[Tuple[str, str]], beside: Sequence[Tuple[str, str]]) -> List[str]:
+    """`beside`: the rows whose texts stand below each other."""
     import textwrap
 
-    column = min(HELP_COLUMN, max(len(left) for left, _ in rows) + 4)
+    column = min(HELP_COLUMN, max(len(left) for left, _ in beside) + 4)
     lines = []
     for left, right in rows:
         text = textwrap.wrap(right, HELP_WIDTH - column) or [""]

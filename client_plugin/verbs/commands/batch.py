@@ -1,7 +1,7 @@
 """`nodemgr submit --from FILE`: a job for every line, on one connection, many in one order.
 
 Knows: how lines become orders, what is printed of each. Must not know: how a line is written
-(lines), what a job asks for (submit). An order that was lost is sent again under the same keys.
+(lines), what a job asks for (submit_context). A lost order is sent again under its keys.
 An id is printed after the manager has accepted the job. After the first Ctrl-C the verb still waits
 for the answer to the order that it has sent, prints it, and sends no other.
 """
@@ -14,15 +14,12 @@ import signal
 import sys
 
 from client_plugin.messages import arguments as words
-from client_plugin.messages import prediction
-from client_plugin.messages import verbs as messages
-from client_plugin.messages.form import relayed
+from client_plugin.messages.form import notice, relayed, stated
 from client_plugin.verbs.arguments import lines
 from client_plugin.verbs.arguments.parser import Said, WrongValue, mistake
-from client_plugin.verbs.commands.submit import (
+from client_plugin.verbs.commands.submit_context import (
     WISHES,
     SubmitContext,
-    compare,
     find_way,
     job_arguments,
     may_be_known,
@@ -31,6 +28,7 @@ from client_plugin.verbs.commands.submit import (
     wishes_of,
 )
 from client_plugin.verbs.launch import programs, runner
+from client_plugin.verbs.launch.known_programs import compare
 from client_plugin.verbs.launch.recognition import recognised
 from client_plugin.ways.choice import ASK_TIMEOUT_S
 from client_plugin.ways.conversation import Conversation
@@ -42,7 +40,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-    from client_plugin.messages.form import MessageLine
     from client_plugin.ways.choice import UserWay
 
 MOST_JOBS = 128
@@ -56,7 +53,11 @@ class Sender:
 
     def __init__(self, way: UserWay, retry_timeout: RetryTimeout) -> None:
         if way.socket is None:
-            raise Fault(messages.MANY_NEED_SOCKET(), Exit.USAGE)
+            raise Fault(
+                "many jobs at once need the UNIX socket",
+                "over UDP submit one at a time",
+                code=Exit.USAGE,
+            )
         self._path = way.socket
         self._retry_timeout = retry_timeout
         self._talk: Optional[Conversation] = None
@@ -140,6 +141,8 @@ class JobBatch:
         self.failed = 0
         self.total = 0
         self.known = 0
+        self._seen: Dict[Any, Any] = {}
+        """Programs that the lines that wait have read (recognition.py)."""
 
     def take(self, number: int, line: bytes) -> None:
         if not line.strip() or line.lstrip().startswith(b"#"):
@@ -167,13 +170,15 @@ class JobBatch:
         Raises WrongValue, Fault.
         """
         if len(line) > lines.MAX_LINE_BYTES:
-            raise WrongValue(words.LONG_LINE(limit=lines.MAX_LINE_BYTES))
+            raise WrongValue(f"is longer than {lines.MAX_LINE_BYTES} bytes")
         command, own = lines.parse(line, WISHES)
         wishes = {**self._defaults, **own}
         wished = self._around.sized(job_arguments(wishes))
         program = programs.program_of(command[0])
         environ = self._around.environ(program)
-        known = recognised(command, program) if may_be_known(self._said, wished) else None
+        known = None
+        if may_be_known(self._said, wished):
+            known = recognised(command, program, self._seen)
         if known is not None:
             wished["recognised"] = {**known, "holds": False}
         return {
@@ -190,6 +195,7 @@ class JobBatch:
         """
         jobs = [job for _, job, _ in self._rows if job]
         self._jobs = self._size_bytes = 0
+        self._seen.clear()
         known = [job["recognised"] for job in jobs if "recognised" in job]
         if not compare(self._sender.ask, known):
             for job in jobs:
@@ -204,22 +210,26 @@ class JobBatch:
             if "error" in told:
                 self.failed += 1
             print(
-                told["job"]
-                if "job" in told
-                else messages.LINE_REFUSED(number=number, error=refusal(told))
+                told["job"] if "job" in told else notice(f"error: line {number}: {refusal(told)}")
             )
         sys.stdout.flush()
         self._sender.check()
 
-    def stopped(self) -> MessageLine:
+    def stopped(self) -> str:
         """The lines at which it stopped, and the state of the lines behind."""
         first, last = (
             self._last + 1,
             max((number for number, _, _ in self._rows), default=self._last),
         )
         if not self._sender.is_lost():
-            return messages.STOPPED_BEFORE(first=first)
-        return messages.STOPPED_WITHIN(first=first, last=last)
+            return stated(
+                f"stopped: line {first} and those behind it were not submitted",
+                "submit these again",
+            )
+        return stated(
+            f"stopped: whether lines {first} to {last} were submitted is not known",
+            "(nodemgr queue shows it); those behind were not",
+        )
 
     def _send(self, jobs: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         if not jobs:
@@ -240,7 +250,7 @@ class JobBatch:
 
 def run(said: Said) -> int:
     if said.command:
-        mistake(said.verb, messages.FROM_AND_COMMAND())
+        mistake(said.verb, stated("--from brings the commands", "leave COMMAND out"))
     try:
         descriptor = (
             0 if said.from_file == "-" else os.open(said.from_file, os.O_RDONLY | os.O_CLOEXEC)
@@ -267,7 +277,13 @@ def run(said: Said) -> int:
         if said.inside:
             runner.ensure(said.whom())
     if batch.known:
-        say(prediction.KNOWN_OF_MANY(count=batch.known, total=batch.total))
+        say(
+            f"{batch.known} of {batch.total} commands ran before: figures of their runs are filled "
+            "in"
+        )
     if batch.failed:
-        say(messages.LINES_NOT_SUBMITTED(failed=batch.failed, total=batch.total))
+        say(
+            f"{batch.failed} of {batch.total} lines were not submitted",
+            "the output has an error in place of each id",
+        )
     return Exit.FAILED if batch.failed else 0

@@ -14,7 +14,7 @@ import subprocess
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from client_plugin.messages import doctor as messages
-from client_plugin.messages.form import Check, MessageLine, relayed
+from client_plugin.messages.form import relayed
 from client_plugin.verbs import INSIDE
 from client_plugin.verbs.arguments.parser import JSON, Said, Verb
 from client_plugin.verbs.presentation import tables
@@ -31,18 +31,19 @@ CHILD_TIMEOUT_S = 20
 MUSL = "/lib/ld-musl-*.so.1"
 ASK_PYTHON = "import sys; print(any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
 CheckRow = Dict[str, Any]
-CheckOutcome = Tuple[Optional[bool], MessageLine]
+CheckOutcome = Tuple[Optional[bool], str]
 """(whether it is well, None: there was nothing to check; what was found)."""
 
 
 class ClientCheck(NamedTuple):
-    row: Check
+    name: str
+    cure: str
     examine: Callable[[], Union[CheckOutcome, List[CheckRow]]]
 
 
 def environment() -> CheckOutcome:
     if os.environ.get("NODEMGR_OFF") == "1":
-        return False, messages.CLIENT_IS_OFF()
+        return False, "NODEMGR_OFF=1 is set: the client does nothing in programs started from here"
     settings = locations.read_conf(locations.around_us())
     if "env" not in settings or "address" not in settings:
         return False, messages.CONF_INCOMPLETE(directory=locations.around_us())
@@ -58,16 +59,16 @@ def preload() -> CheckOutcome:
     The check runs this image's own linker.
     """
     if glob.glob(MUSL) and not _has_mapped("self", "ld-linux"):
-        return False, messages.IMAGE_HAS_MUSL(file=PRELOAD_FILE)
+        return False, f"this image has musl, which ignores {PRELOAD_FILE}"
     if _has_mapped("self", "libnodemgr"):
-        return True, messages.SHIM_IS_HERE(library=SHIM)
+        return True, f"{SHIM} is in this process"
     try:
         with open(PRELOAD_FILE) as file:
             named = file.read().split()
     except OSError as error:
         return False, messages.FILE_FAULT(file=PRELOAD_FILE, error=error.strerror)
     entries = ", ".join(named) or "nothing"
-    return False, messages.SHIM_NOT_NAMED(file=PRELOAD_FILE, entries=entries)
+    return False, f"the shim is not in this process, and {PRELOAD_FILE} names {entries}"
 
 
 def hook() -> CheckOutcome:
@@ -83,8 +84,14 @@ def hook() -> CheckOutcome:
         return True, messages.PYTHON_HAS_HOOK(python=python)
     said = answer.stderr.strip().splitlines()
     if not said:
-        return False, messages.PYTHON_WITHOUT_HOOK(python=python)
-    return False, messages.PYTHON_WITHOUT_HOOK_SAYS(python=python, error=said[-1])
+        return False, f"{python} starts without the import hook"
+    return False, f"{python} starts without the import hook: {said[-1]}"
+
+
+SOCKET = (
+    "socket",
+    "the node's manager must run (systemctl status nodemgr), and the env's directory be mounted",
+)
 
 
 def manager() -> List[CheckRow]:
@@ -93,7 +100,7 @@ def manager() -> List[CheckRow]:
         told = UserWay(locations.around_us()).question("doctor")["checks"]
     except Mute as mute:
         return [full(mute)]
-    return [row_of(messages.CHECK_SOCKET, True, messages.MANAGER_ANSWERS()), *told]
+    return [row_of(*SOCKET, True, messages.MANAGER_ANSWERS()), *told]
 
 
 def full(mute: Mute) -> CheckRow:
@@ -102,7 +109,13 @@ def full(mute: Mute) -> CheckRow:
     So it is where an environment has as many connections as it may have.
     """
     what = f"{mute.message} (an environment with all its connections gets none either)"
-    return row_of(messages.CHECK_SOCKET_FULL, False, relayed(what))
+    return row_of(
+        "socket",
+        "end programs of this environment that are connected; an administrator's `nodemgr "
+        "doctor` names those with most, and the settings have max_connections_per_env",
+        False,
+        relayed(what),
+    )
 
 
 FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", re.MULTILINE)
@@ -122,8 +135,8 @@ def ledger() -> CheckOutcome:
     if twice:
         return False, messages.SECOND_DRIVER(pids=", ".join(twice))
     if not users:
-        return None, messages.NO_DRIVER_USERS()
-    return True, messages.ALL_WITH_LEDGER(count=len(users))
+        return None, "no process here uses the driver at the moment"
+    return True, f"in all processes here that use the driver: {len(users)}"
 
 
 def driver() -> CheckOutcome:
@@ -133,7 +146,7 @@ def driver() -> CheckOutcome:
         found = [name for name in ("libcuda.so.1", "libnvidia-ml.so.1") if ctypes.CDLL(name)]
     except (ImportError, OSError) as error:
         return False, messages.DRIVER_DOES_NOT_LOAD(error=error)
-    return True, messages.LIBRARIES_LOAD(libraries=" and ".join(found))
+    return True, f"{' and '.join(found)} load"
 
 
 def _is_beside_us(pid: str) -> bool:
@@ -167,12 +180,35 @@ def _has_mapped(pid: str, name: str) -> bool:
 
 
 CHECKS = (
-    ClientCheck(messages.CHECK_ENVIRONMENT, environment),
-    ClientCheck(messages.CHECK_PRELOAD, preload),
-    ClientCheck(messages.CHECK_HOOK, hook),
-    ClientCheck(messages.CHECK_SOCKET, manager),
-    ClientCheck(messages.CHECK_LEDGER, ledger),
-    ClientCheck(messages.CHECK_DRIVER, driver),
+    ClientCheck(
+        "environment",
+        "start the container with --device nodemgr.local/env=NAME (on the node: nodemgr env "
+        "show NAME)",
+        environment,
+    ),
+    ClientCheck(
+        "preload",
+        "start the container with --device nodemgr.local/env=NAME (on the node: nodemgr env "
+        "show NAME); use an image with glibc: on musl nothing of nodemgr is active",
+        preload,
+    ),
+    ClientCheck(
+        "hook",
+        "unset what keeps Python from PYTHONPATH; with -E and -I the shim alone asks for GPUs",
+        hook,
+    ),
+    ClientCheck(*SOCKET, manager),
+    ClientCheck(
+        "ledger",
+        "such a program escapes its quota: static linking, NODEMGR_OFF, or an old lease; end it",
+        ledger,
+    ),
+    ClientCheck(
+        "driver",
+        "bring the driver in, too: --device nvidia.com/gpu=all (the NVIDIA container toolkit "
+        "makes it)",
+        driver,
+    ),
 )
 
 
@@ -191,31 +227,31 @@ def _run(check: ClientCheck) -> List[CheckRow]:
     if isinstance(found, list):
         return found
     ok, detail = found
-    return [row_of(check.row, ok, detail)]
+    return [row_of(check.name, check.cure, ok, detail)]
 
 
-def row_of(row: Check, ok: Optional[bool], detail: MessageLine) -> CheckRow:
+def row_of(name: str, cure: str, ok: Optional[bool], detail: str) -> CheckRow:
     """A result as `--json` has it."""
     return {
-        "name": row.what,
+        "name": name,
         "ok": ok,
         "detail": detail,
-        "cure": row.next.replace("{install}", installed.command()) if ok is False else None,
+        "cure": cure.replace("{install}", installed.command()) if ok is False else None,
     }
 
 
 WORDS = {True: "ok", False: "FAIL", None: "skip"}
 
 
-def lines(answer: CheckRow) -> List[str]:
-    width = max(len(row["name"]) for row in answer["checks"])
-    shown = []
-    for row in answer["checks"]:
+def show(checks: List[CheckRow]) -> None:
+    width = max(len(row["name"]) for row in checks)
+    for row in checks:
+        word = WORDS[row["ok"]]
+        shown = f"{word:<6}"
+        if tables.colours_wanted() and word in tables.COLOURS:
+            shown = tables.styled(word, tables.COLOURS[word]) + shown[len(word) :]
         cure = f" -> {row['cure']}" if row["ok"] is False and row["cure"] else ""
-        shown.append(
-            f"{WORDS[row['ok']]:<6}{row['name']:<{width}}  {tables.printable(row['detail'] + cure)}"
-        )
-    return shown
+        print(f"{shown}{row['name']:<{width}}  {tables.printable(row['detail'] + cure)}")
 
 
 def run(said: Said) -> int:
@@ -223,7 +259,7 @@ def run(said: Said) -> int:
     if said.as_json:
         tables.print_json(answer)
     else:
-        print("\n".join(lines(answer)))
+        show(answer["checks"])
     return 1 if any(check["ok"] is False for check in answer["checks"]) else 0
 
 

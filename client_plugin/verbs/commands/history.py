@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from client_plugin.messages import verbs as messages
-from client_plugin.messages.form import sentence
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
-from client_plugin.verbs.commands.queue import EXPAND
+from client_plugin.verbs.commands.queue import EXPAND, NODE
 from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.verbs.presentation.terminal_text import one_line
@@ -27,6 +25,7 @@ LOOKED_BACK = 10_000
 
 COLUMNS = (
     Column("JOB", lambda j: j["job"]),
+    NODE,
     Column("ENV", lambda j: j["env"]),
     Column("STATE", lambda j: j["state"]),
     Column("EXIT", lambda j: exit_word(j), right=True),
@@ -123,7 +122,7 @@ def _together(group: List[TableRow]) -> TableRow:
     began = [row["started"] for row in group if row["started"] is not None]
     return {
         **last, "signal": None, "exit_code": None, "why": "", **same,
-        "job": cells.together(group, "job"),
+        "job": cells.together(group, "job"), "node": cells.nodes(group),
         "attempts": [attempt for row in group for attempt in row["attempts"]],
         "started": min(began, default=None), **_longest(group, "waited"), **_longest(group, "ran"),
         "peak_bytes": max([row.get("peak_bytes") or 0 for row in group]) or None,
@@ -148,7 +147,7 @@ def run(said: Said) -> int:
     elif said.job is None:
         of, since = f" of {said.env}" if said.env else "", " since then" if said.since else ""
         rows = told["history"] if said.expand else folded(told["history"])
-        tables.show(COLUMNS, rows, empty=sentence(messages.NO_JOB_HAS_ENDED(of=of, since=since)))
+        tables.show(COLUMNS, rows, empty=f"No job{of} has ended{since}.")
     elif "tasks" in told:
         tables.show(TASKS, told["tasks"])
         print()
@@ -210,7 +209,10 @@ class Past:
         before = None
         while self._count is None or len(lines) <= self._count:
             if self._most is not None and len(rows) >= self._most:
-                say(messages.JOBS_CUT(count=len(rows)))
+                say(
+                    f"only the last {len(rows)} jobs were read for these lines (--count N reads as "
+                    "many as N lines take)"
+                )
                 break
             limit = (
                 PAGE
@@ -271,11 +273,9 @@ VERB = Verb(
         RUN_DIR,
         JSON,
     ),
-    text=(
-        "Shows the jobs that have ended, newest last; or all about JOB: its "
-        "starts, why its GPUs were chosen, each action on it with its user, each "
-        "change of the number of its GPUs, and its last output. The jobs of an "
-        "array that ended alike are one line. With a task (t17) in place of JOB: "
-        "its GPUs, why they were chosen, and each change."
-    ),
+    text="Shows the jobs that have ended, newest last; or all about JOB: its "
+    "starts, why its GPUs were chosen, each action on it with its user, each "
+    "change of the number of its GPUs, and its last output. The jobs of an "
+    "array that ended alike are one line. With a task (t17) in place of JOB: "
+    "its GPUs, why they were chosen, and each change.",
 )

@@ -18,9 +18,7 @@ import sys
 import tempfile
 
 from client_plugin import units
-from client_plugin.messages import kernelspecs as messages
-from client_plugin.messages.arguments import MISSING_COMMAND, NO_DISPLAY_NAME
-from client_plugin.messages.form import sentence, stated
+from client_plugin.messages.form import stated
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import (
@@ -44,7 +42,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-    from client_plugin.messages.form import MessageLine
 
 SYSTEM_DIRECTORIES = ("/usr/local/share/jupyter", "/usr/share/jupyter")
 """Data directories of all users; the first one is written."""
@@ -67,7 +64,9 @@ def _kernel_name(text: str) -> str:
 
 def _display_name(text: str) -> str:
     if not text.strip() or not text.isprintable() or len(text) > MAX_DISPLAY_NAME:
-        raise WrongValue(NO_DISPLAY_NAME(text=text, limit=MAX_DISPLAY_NAME))
+        raise WrongValue(
+            f"{text!r} is no name to show: write 1 to {MAX_DISPLAY_NAME} printable characters"
+        )
     return text
 
 
@@ -128,20 +127,20 @@ def _install(said: Said) -> int:
     _check_owners(directory)
     present = os.path.lexists(os.path.join(directory, "kernel.json"))
     if present and env_of(spec_of(directory)) is None:
-        raise Fault(messages.KERNEL_OF_ANOTHER(directory=directory))
+        raise Fault(
+            f"{directory} is a kernel that nodemgr has not written",
+            "choose another --name, or remove it with jupyter kernelspec remove",
+        )
     missing = _lack_of_ipykernel(python)
     try:
         _write(directory, _spec(said, run_dir, python))
     except OSError as error:
-        line = messages.KERNEL_NOT_WRITTEN(
-            directory=directory,
-            error=error.strerror,
-            remedy=messages.OTHER_DATA_DIR() if said.user else messages.USER_OR_ROOT(),
-        )
+        remedy = "name another with JUPYTER_DATA_DIR" if said.user else "add --user, or run as root"
+        line = stated(f"{directory} cannot be written ({error.strerror})", f"{remedy}")
         raise Fault(line) from None
-    say(messages.KERNEL_WRITTEN(name=name, directory=directory))
+    say(f"kernel {name} is written to {directory}")
     if missing is not None:
-        say(messages.KERNEL_DOUBTED(doubt=missing))
+        say(f"warning: {missing}")
     return 0
 
 
@@ -150,12 +149,12 @@ def _python(named: Optional[str]) -> str:
     if named is None:
         found = programs.which("python3") or programs.which("python")
         if found is None:
-            raise Fault(messages.NO_PYTHON(), Exit.NOT_FOUND)
+            raise Fault("no python3 is in PATH", "name one with --python", code=Exit.NOT_FOUND)
         return os.path.abspath(found)
     return os.path.abspath(programs.program_of(named))
 
 
-def _lack_of_ipykernel(python: str) -> Optional[MessageLine]:
+def _lack_of_ipykernel(python: str) -> Optional[str]:
     """A warning if this Python cannot run a kernel. Raises Fault if it is no Python."""
     try:
         answer = subprocess.run(
@@ -163,13 +162,25 @@ def _lack_of_ipykernel(python: str) -> Optional[MessageLine]:
             stderr=subprocess.DEVNULL, timeout=CHECK_TIMEOUT_S, cwd="/", check=False,
         ).stdout.split()[-1:]  # fmt: skip
     except subprocess.TimeoutExpired:
-        return messages.PYTHON_MUTE(python=python, seconds=CHECK_TIMEOUT_S)
+        return stated(
+            f"{python} has not answered within {CHECK_TIMEOUT_S} s whether it has ipykernel",
+            "the kernel needs it",
+        )
     except OSError as error:
-        line = messages.PYTHON_NOT_EXECUTED(python=python, error=error.strerror)
-        raise Fault(line, Exit.NOT_EXECUTABLE) from None
+        line = stated(
+            f"{python} cannot be executed ({error.strerror})", "name a Python with --python"
+        )
+        raise Fault(line, code=Exit.NOT_EXECUTABLE) from None
     if answer not in ([b"True"], [b"False"]):
-        raise Fault(messages.NO_PYTHON_3(python=python), Exit.USAGE)
-    return None if answer == [b"True"] else messages.NO_IPYKERNEL(python=python)
+        raise Fault(f"{python} is no Python 3", "name one with --python", code=Exit.USAGE)
+    return (
+        None
+        if answer == [b"True"]
+        else stated(
+            f"{python} has no ipykernel",
+            f"the kernel starts after {python} -m pip install ipykernel",
+        )
+    )
 
 
 def _nodemgr() -> List[str]:
@@ -226,11 +237,8 @@ def _check_owners(directory: str) -> None:
     while os.geteuid() == 0 and path != os.path.dirname(path):
         if os.path.lexists(path) and os.lstat(path).st_uid != 0:
             raise Fault(
-                stated(
-                    f"root writes no kernel below {path}, which belongs to uid"
-                    f" {os.lstat(path).st_uid}",
-                    "run this as that user, or name another folder by JUPYTER_DATA_DIR",
-                )
+                f"root writes no kernel below {path}, which belongs to uid {os.lstat(path).st_uid}",
+                "run this as that user, or name another folder by JUPYTER_DATA_DIR",
             )
         path = os.path.dirname(path)
 
@@ -287,25 +295,28 @@ def _list(said: Said) -> int:
     if said.as_json:
         tables.print_json({"schema_version": 1, "kernels": rows})
     else:
-        tables.show(COLUMNS, rows, empty=sentence(messages.NO_KERNEL_YET()))
+        tables.show(COLUMNS, rows, empty="No kernel yet (nodemgr kernel install ENV --user).")
     return 0
 
 
 def _remove(said: Said) -> int:
     known = {name: directory for name, directory, _ in reversed(_found())}
     if said.name not in known:
-        raise Fault(messages.NO_OWN_KERNEL(name=said.name))
+        raise Fault(
+            f"no kernel {said.name!r} was written by nodemgr",
+            "(nodemgr kernel list shows those that were)",
+        )
     directory = known[said.name]
     _check_owners(directory)
     try:
         shutil.rmtree(directory)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):
-            line = messages.KERNEL_NOT_REMOVED(directory=directory, error=error.strerror)
+            line = stated(f"{directory} cannot be removed ({error.strerror})", "run as root")
         else:
-            line = messages.KERNEL_STAYS(directory=directory, error=error.strerror)
+            line = stated(f"{directory} cannot be removed: {error.strerror}", "remove it by hand")
         raise Fault(line) from None
-    say(messages.KERNEL_REMOVED(name=said.name, directory=directory))
+    say(f"kernel {said.name} is removed from {directory}")
     return 0
 
 
@@ -313,7 +324,7 @@ def _remove(said: Said) -> int:
 
 
 def _bare(said: Said) -> int:
-    mistake(said.verb, MISSING_COMMAND(known=", ".join(UNDER)))
+    mistake(said.verb, f"Missing command: {', '.join(UNDER)}")
 
 
 NAME = ValueKind("name", _kernel_name, lambda _whom, _incomplete: [row[0] for row in _found()])

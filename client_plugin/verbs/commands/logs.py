@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 
-from client_plugin.messages import verbs as messages
+from client_plugin.messages.form import stated
 from client_plugin.units import format_size
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
-from client_plugin.verbs.commands.queue import standing
 from client_plugin.verbs.launch import runner
+from client_plugin.verbs.presentation.cells import standing
 from client_plugin.verbs.presentation.tables import TableRow
 from client_plugin.verbs.presentation.terminal_text import TerminalText
 from client_plugin.verbs.reading.job_log import Log, open_log
@@ -39,7 +39,7 @@ STATES = {"failed": "failed", "withdrawn": "was withdrawn"}
 
 def run(said: Said) -> int:
     if said.follow and said.attempt is not None:
-        mistake(said.verb, messages.FOLLOW_AND_ATTEMPT())
+        mistake(said.verb, stated("--follow reads the present start", "leave --attempt out"))
     if said.follow and said.inside:
         runner.ensure(said.whom())
     way = choice.way_to(said.job, said.whom())
@@ -63,7 +63,7 @@ def _write(data: bytes) -> None:
 
 def _copy(log: Log, write: Write) -> None:
     if log.tail is not None:
-        say(messages.LOG_GONE())
+        say("the log is gone, these are its last lines")
     while _write_next(log, write):
         pass
     log.close()
@@ -77,9 +77,12 @@ def _write_next(log: Log, write: Write, wait: bool = False) -> bool:
     if piece.at != expected:
         _write(b"\n")
         if piece.at > expected:
-            say(messages.OUTPUT_DROPPED(size=format_size(piece.at - expected)))
+            say(
+                f"{format_size(piece.at - expected)} of its output were dropped here, beyond the "
+                "room that a log may take (job_log_bytes)"
+            )
         else:
-            say(messages.LOG_BEGINS_ANEW())
+            say("its log begins anew here")
     write(piece.data)
     return bool(piece.data)
 
@@ -95,15 +98,15 @@ def _follow(way: Way, job: str, write: Write) -> None:
         number = _next(told, log.attempt)
         if number is None and told["state"] not in FINAL:
             how = _how(told, log.attempt)
-            say(messages.START_ENDED_WAITING(job=job, attempt=log.attempt, how=how))
+            say(f"{job}: start {log.attempt} has ended ({how}); waiting for the next")
             number = _next(_started(way, job, after=log.attempt), log.attempt)
         elif number is not None:
             how = _how(told, log.attempt)
-            say(messages.START_ENDED(job=job, attempt=log.attempt, how=how))
+            say(f"{job}: start {log.attempt} has ended ({how}); the next follows")
         if number is None:
             if told["state"] != "done":
                 how = _how(told, log.attempt)
-                say(messages.FOLLOWED_JOB_ENDED(job=job, state=STATES[told["state"]], how=how))
+                say(f"{job} {STATES[told['state']]}: {how}; nodemgr history {job} has more")
             return
 
 
@@ -135,7 +138,9 @@ def _show(way: Way, job: str) -> TableRow:
     """The job's story."""
     rows: List[TableRow] = way.ask("job_show", job=job)["jobs"]
     if rows[0]["job"] != job:
-        raise Fault(messages.ARRAY_FOLLOWED(job=job, first=rows[0]["job"]), Exit.USAGE)
+        raise Fault(
+            f"{job} is an array", f"name one of its jobs ({rows[0]['job']}, say)", code=Exit.USAGE
+        )
     return rows[0]
 
 
@@ -149,7 +154,7 @@ def _started(way: Way, job: str, after: int = 0) -> TableRow:
         line = standing(told)
         if line != told_last and (sys.stderr.isatty() or time.monotonic() >= next_s):
             told_last, next_s = line, time.monotonic() + LOG_PERIOD_S
-            say(messages.STANDING(job=job, standing=line))
+            say(f"{job}: {line}")
         time.sleep(STANDING_S)
 
 

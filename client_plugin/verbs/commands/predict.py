@@ -7,8 +7,8 @@ forecast of what was seen.
 from __future__ import annotations
 
 from client_plugin.fields import MAX_MODELS
-from client_plugin.messages import prediction as messages
-from client_plugin.messages.form import sentence
+from client_plugin.messages.form import relayed, sentence, stated
+from client_plugin.prediction.features import is_experimental
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption, mistake
@@ -54,7 +54,7 @@ def _step(row: TableRow) -> Optional[str]:
 
 
 def _source(row: TableRow) -> str:
-    """A learned time with its mean error on the newest runs."""
+    """A learned time with its median error on the newest runs."""
     source: str = SOURCES.get(row["source"]) or row["source"]
     percent = row["error_percent"]
     return source if percent is None else f"{source} (error {percent} %)"
@@ -62,7 +62,7 @@ def _source(row: TableRow) -> str:
 
 def run(said: Said) -> int:
     if len(said.gpu) > MAX_MODELS:
-        mistake(VERB, messages.MODELS_MOST(count=len(said.gpu), most=MAX_MODELS))
+        mistake(VERB, stated(f"{len(said.gpu)} GPU models are named", f"name at most {MAX_MODELS}"))
     _refuse_unknown_env(said)
     found = watched_findings(said.command, said.limit, not said.unconfined, said.steps or 0)
     answer = _answer(said, found)
@@ -105,8 +105,14 @@ def _answer(said: Said, found: Findings) -> Dict[str, Any]:
             graph, execution = found.features["graph"], found.features["execution"]
             answer["features"] = {**graph, **execution}
             answer["memory_bytes"] = found.features["memory"]["peak_bytes"]
-            answer["reason"] = messages.NO_TIMES(line=fault.message)
-    return {**answer, "dropped_files": found.dropped, "phases": found.phases}
+            answer["reason"] = f"times are not predicted: {fault.message}"
+    seen = "" if found.features is None else found.features["framework"]
+    return {
+        **answer,
+        "dropped_files": found.dropped,
+        "phases": found.phases,
+        "is_experimental": is_experimental(seen),
+    }
 
 
 def _print(answer: Dict[str, Any], features: Dict[str, Any]) -> None:
@@ -114,17 +120,17 @@ def _print(answer: Dict[str, Any], features: Dict[str, Any]) -> None:
     _print_row("parameters", f"{richer['parameters']:,}")
     _print_row("batch size", execution["batchsize"] or "unknown")
     billions = f"{richer['operations'] / 1e9:,.1f}"
-    _print_row("operations", messages.OPERATIONS_OF_STEP(billions=billions))
+    _print_row("operations", f"{billions} x 10^9 in a step")
     if not answer["models"]:
         size = tables.size(answer["memory_bytes"])
-        _print_row("memory", messages.MEMORY_AND_CONTEXT(size=size))
+        _print_row("memory", f"{size} and the GPU's context")
     else:
         print()
     tables.show(COLUMNS, answer["models"])
     if not execution["iteration"] and any(row["step_seconds"] for row in answer["models"]):
-        print(sentence(messages.RUNS_NEED_STEPS()))
+        print("Run times need the number of steps of the whole run: name it with --steps.")
     if answer["reason"]:
-        print(sentence(answer["reason"]))
+        print(sentence(relayed(answer["reason"])))
 
 
 def _phases(phases: Dict[str, Any]) -> str:
@@ -136,7 +142,8 @@ def _phases(phases: Dict[str, Any]) -> str:
     unseen = [name for name in ("validation", "checkpoint") if not phases[name]]
     unseen += ["batches of another shape"] if shapes <= 1 else ["larger batches"]
     seen_text, unseen_text = ", ".join(seen), ", ".join(unseen)
-    return str(sentence(messages.PHASES(seen=seen_text, unseen=unseen_text)))
+    wider = " The margin is wider for it." if phases["is_margin_wider"] else ""
+    return f"Seen: {seen_text}; not seen, and not in the figure: {unseen_text}.{wider}"
 
 
 def _print_row(heading: str, value: object) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from client_plugin.verbs import VERBS
+from client_plugin.fields import PRESETS
+from client_plugin.messages.form import relayed
+from client_plugin.verbs import UNDER_QUEUE, VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.launch import runner
@@ -10,14 +12,18 @@ from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.verbs.reading import status_warnings
 from client_plugin.ways import choice
+from client_plugin.ways.faults import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional
 
+NODE = Column("NODE", lambda r: r.get("node"), spare=1, optional=True)
+"""Of a job of a cluster."""
 WAITING = (
     Column("PLACE", cells.place, right=True),
     Column("ID", lambda r: r["id"]),
+    NODE,
     Column("ENV", lambda r: r["env"]),
     Column("QUEUE", lambda r: r["priority"], spare=1),
     Column("GPUS", cells.asked_gpus, right=True),
@@ -33,6 +39,7 @@ WAITING = (
 UNDER_WAY = (
     Column("ID", lambda r: r["id"]),
     Column("STATE", lambda r: r["state"]),
+    NODE,
     Column("ENV", lambda r: r["env"]),
     Column("GPUS", cells.asked_gpus, right=True),
     Column("CLASS", cells.task_class, spare=4, optional=True),
@@ -69,21 +76,6 @@ QUEUES = (
         "USERS", lambda q: ",".join([*q["users"], *("@" + group for group in q["groups"])]) or "all"
     ),
 )
-PRESETS = ("high", "normal", "low")
-"""Queues that are not worth a table of their own."""
-UNDER = {
-    "position": "Show the place of JOB, and why it waits.",
-    "withdraw": "Take jobs (or waiting requests, r17) out of their queue, or end those that run.",
-    "hold": "Take jobs out of their queue until they are unheld.",
-    "unhold": "Put held jobs at the end of their queue, or paused ones back at their places.",
-    "move": "Put JOB at the end of another queue, or at the front of its own.",
-    "requeue": (
-        "Run jobs again, also ended ones; a running job is ended first (by an "
-        "admin's order it keeps its place)."
-    ),
-    "create": "Make a queue, or change it (for admins).",
-    "rm": "Remove an empty queue (for admins).",
-}
 
 
 def nothing_waits() -> str:
@@ -103,6 +95,8 @@ def run(said: Said) -> int:
     for way in choice.choose(said.whom()):
         for page in choice.pages(way, "queue"):
             queues, store, launcher = page["queues"], page["store"], page.get("launcher")
+            if page.get("note"):
+                say(relayed(page["note"]))
             # one that moved meanwhile comes twice
             rows.update((row["id"], row) for row in page["queue"])
     waiting = [row for row in rows.values() if row["state"] not in cells.RUNS]
@@ -128,24 +122,6 @@ def run(said: Said) -> int:
     return 0
 
 
-def standing(row: TableRow) -> str:
-    """The place of a job, in a line."""
-    state = row["state"]
-    if state in ("queued", "waiting", "away"):
-        start = cells.expected(row)
-        about = f" (starts about {start}, an estimate)" if start else ""
-        return (
-            f"place {row['position']} in queue {row['priority']}:"
-            f" {tables.why(row) or 'its turn comes next'}{about}"
-        )
-    if state in ("held", "paused", "after"):
-        return str(row["reason"])
-    if state in cells.RUNS:
-        since = tables.wall_time(row["started"] * 10**9 if row["started"] else None)
-        return f"{state} since {since}" if since else str(state)
-    return f"{state} ({row['why']})" if row["why"] else str(state)
-
-
 def _under(name: str) -> Verb:
     from client_plugin.verbs.commands import queue_actions
 
@@ -160,13 +136,11 @@ VERB = Verb(
     VERBS["queue"],
     run,
     (VerbOption("--env", kind=kinds.ENV, help="Only this environment's."), EXPAND, RUN_DIR, JSON),
-    text=(
-        "Shows all that waits, in the order of service, and the jobs that run. "
-        "An admin sees the node, a user the environments that the user may "
-        "enter.\n\n"
-        "An array is one line. A start time is an estimate (~), from time limits "
-        "or from earlier runs of the same command."
-    ),
-    under=UNDER,
+    text="Shows all that waits, in the order of service, and the jobs that run. "
+    "An admin sees the node, a user the environments that the user may "
+    "enter.\n\n"
+    "An array is one line. A start time is an estimate (~), from time limits "
+    "or from earlier runs of the same command.",
+    under=UNDER_QUEUE,
     find=_under,
 )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from client_plugin import fields
 from client_plugin.messages import verbs as messages
-from client_plugin.messages.form import relayed, stated
+from client_plugin.messages.form import notice, relayed, stated
+from client_plugin.verbs import UNDER_QUEUE
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import (
     JSON,
@@ -19,8 +20,7 @@ from client_plugin.verbs.arguments.parser import (
     VerbOption,
     mistake,
 )
-from client_plugin.verbs.commands.queue import PRESETS, UNDER, standing
-from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.members import access_lines, membership
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
@@ -30,7 +30,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-    from client_plugin.messages.form import MessageLine
     from client_plugin.ways.choice import Way, Whom
 
 AS_USER = VerbOption("--env", kind=kinds.ENV, help="As a user of this environment.")
@@ -70,10 +69,13 @@ def order(said: Said, ids: List[str], verb: str, done: str) -> int:
     """
     whom, asked = said.whom(), {"name": said.name, "state": said.state, "mine": said.mine}
     if bool(ids) is bool(said.all_of or any(asked.values())):
-        mistake(said.verb, messages.IDS_AND_FILTER())
+        mistake(said.verb, "name ids or a filter (--name, --state, --mine, --all-of), and not both")
     if said.all_of:
         if whom.env not in (None, said.all_of):
-            mistake(said.verb, messages.TWO_ENVS())
+            mistake(
+                said.verb,
+                stated("--env and --all-of name two environments", "leave one of them out"),
+            )
         whom.env = said.all_of
     ways = choice.choose(whom) if verb != "release" or not ids else [choice.node_or_env(whom)]
     rows: List[Dict[str, Any]] = []
@@ -88,7 +90,7 @@ def order(said: Said, ids: List[str], verb: str, done: str) -> int:
         raise
     if not rows:
         what = f"the filter matches nothing that this order can change ({verb})"
-        raise Fault(stated(what, "`nodemgr queue` shows what waits, `nodemgr status` what runs"))
+        raise Fault(what, "`nodemgr queue` shows what waits, `nodemgr status` what runs")
     return _report(rows, done)
 
 
@@ -167,7 +169,7 @@ def _report(rows: List[Dict[str, Any]], done: str) -> int:
         array = row["job"].partition(".")[0]
         name = array if row["error"] is None else row["job"]
         same.setdefault((name, row["error"]), []).append(row)
-    lines: Dict[bool, List[MessageLine]] = {True: [], False: []}
+    lines: Dict[bool, List[str]] = {True: [], False: []}
     for (name, error), group in same.items():
         count = sum(row.get("jobs", 1) for row in group)
         what = group[0]["job"] if count == 1 else f"{name} ({count} jobs)"
@@ -178,16 +180,16 @@ def _report(rows: List[Dict[str, Any]], done: str) -> int:
         say(line)
     if len(lines[True]) > MAX_LINES:
         count = len(lines[True])
-        say(messages.MORE_CHANGED(more=count - MAX_LINES, count=count))
+        say(f"and {count - MAX_LINES} more of {count}")
     return Exit.FAILED if any(row["error"] is not None for row in rows) else 0
 
 
-def _refusal(job_id: str, error: str) -> MessageLine:
+def _refusal(job_id: str, error: str) -> str:
     """Most errors name the job themselves."""
     words = (word.strip(",:;()'") for word in error.split())
     if job_id in words:
         return relayed(error)
-    return messages.ERROR_OF_JOB(job=job_id, line=error)
+    return notice(f"{job_id}: {error}")
 
 
 def _action(verb: str, done: str) -> Callable[[Said], int]:
@@ -211,26 +213,31 @@ def _position(said: Said) -> int:
         tables.print_json(told)
         return 0
     for row in told["jobs"]:
-        print(tables.printable(f"{row.get('job') or row['id']}: {standing(row)}"))
+        print(tables.printable(f"{row.get('job') or row['id']}: {cells.standing(row)}"))
     return 0
 
 
 def _move(said: Said) -> int:
     if (said.queue is None) is not said.first:
-        mistake(said.verb, messages.PLACE_OF_MOVE())
+        mistake(
+            said.verb,
+            "name a queue (for its end) or --first (for the front of the job's own queue)",
+        )
     choice.way_to(said.job, said.whom()).ask(
         "job_move", job=said.job, queue=said.queue, first=said.first
     )
     if said.first:
-        say(messages.MOVED_TO_FRONT(job=said.job))
+        say(f"{said.job} is moved to the front of its queue")
     else:
-        say(messages.MOVED_TO_END(job=said.job, queue=said.queue))
+        say(f"{said.job} is moved to the end of queue {said.queue}")
     return 0
 
 
 def _create(said: Said) -> int:
     if said.everybody and (said.users or said.groups):
-        mistake(said.verb, messages.EVERYBODY_AND_USERS())
+        mistake(
+            said.verb, stated("--everybody together with --user or --group", "name one of them")
+        )
     order = fields.said(fields.OF_QUEUE, vars(said))
     order.update(membership(vars(said), said.users_only or said.everybody))
     row = choice.admins_way(said.whom()).ask("queue_create", queue=said.queue, **order)
@@ -238,24 +245,20 @@ def _create(said: Said) -> int:
     again = f", restarts failed jobs {row['max_restarts']} times" if row["max_restarts"] else ""
     whose = ", ".join([*row["users"], *(f"@{group}" for group in row["groups"])])
     users = f", is for {whose} alone" if whose else ""
-    say(
-        messages.QUEUE_IS_SET(
-            queue=said.queue, rank=row["rank"], cap=takes, restarts=again, users=users
-        )
-    )
+    say(f"queue {said.queue} has rank {row['rank']}{takes}{again}{users}")
     for line in access_lines(row, f"queue {said.queue}"):
         say(line)
     return 0
 
 
 def _remove(said: Said) -> int:
-    if said.queue in PRESETS and not said.force:
+    if said.queue in fields.PRESETS and not said.force:
         line = stated(
             f"queue {said.queue} is built in, and defaults and scripts name it", "add --force"
         )
-        raise Fault(line, Exit.USAGE)
+        raise Fault(line, code=Exit.USAGE)
     choice.admins_way(said.whom()).ask("queue_rm", queue=said.queue)
-    say(messages.QUEUE_REMOVED(queue=said.queue))
+    say(f"queue {said.queue} is removed")
     return 0
 
 
@@ -268,7 +271,7 @@ def _several(kind: ValueKind) -> Sequence[VerbOption]:
 
 
 def _verb(name: str, run: Callable[[Said], int], *options: VerbOption, text: str = "") -> Verb:
-    return Verb(f"queue {name}", UNDER[name], run, (*options, RUN_DIR), text=text)
+    return Verb(f"queue {name}", UNDER_QUEUE[name], run, (*options, RUN_DIR), text=text)
 
 
 VERBS = {
@@ -278,10 +281,8 @@ VERBS = {
         _one(kinds.JOB_OR_REQUEST),
         AS_USER,
         JSON,
-        text=(
-            "Shows the place of JOB, why it waits, or how it ended. JOB is a job, "
-            "an array (all its jobs) or a waiting request (r17)."
-        ),
+        text="Shows the place of JOB, why it waits, or how it ended. JOB is a job, "
+        "an array (all its jobs) or a waiting request (r17).",
     ),
     "withdraw": _verb(
         "withdraw",
@@ -312,11 +313,9 @@ VERBS = {
         VerbOption("queue", kind=kinds.QUEUE, required=True),
         *kinds.options_of(fields.OF_QUEUE),
         *kinds.options_of(fields.members("ask for it", "everybody")),
-        text=(
-            "An option that is not given leaves the queue's value as it is. A "
-            "user also needs the right of the environment (quota set --max-priority). "
-            "Neither binds admins."
-        ),
+        text="An option that is not given leaves the queue's value as it is. A "
+        "user also needs the right of the environment (quota set --max-priority). "
+        "Neither binds admins.",
     ),
     "rm": _verb(
         "rm",

@@ -23,9 +23,7 @@ def run(said: Said) -> int:
     if isinstance(way, choice.UserWay):
         released = way.question("release", tasks[0])
     else:
-        released = ControlConnection(said.whom().found_run_dir()).call(
-            "release", task=tasks[0], by=choice.user()
-        )
+        released = ControlConnection(said.whom().found_run_dir()).call("release", task=tasks[0])
     pids = cells.pids(rows[0], said.inside) if rows else "-"
     if rows and rows[0].get("job"):
         done = f"is released: {rows[0]['job']} is withdrawn, and its processes are ended"
@@ -34,7 +32,10 @@ def run(said: Said) -> int:
         say(messages.CHANGED(subject=released["task"], done="is released"))
     else:
         size = tables.size(rows[0].get("memory_bytes") or 0) or ""
-        say(messages.RELEASED_ALIVE(task=released["task"], pids=pids, size=size))
+        say(
+            f"{released['task']} is released; process {pids} lives on and keeps {size} of GPU "
+            "memory until it frees the memory or ends"
+        )
     return 0
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 from client_plugin.messages import status as messages
-from client_plugin.messages.form import sentence
+from client_plugin.messages.form import notice, sentence, stated
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption, mistake
@@ -110,13 +110,13 @@ def forecasts(said: Said) -> int:
     if said.as_json:
         tables.print_json(told)
         return 0
-    tables.show(FIGURES, told["figures"], empty=sentence(messages.NO_FORECAST_YET()))
+    tables.show(FIGURES, told["figures"], empty="No job with a forecast has ended in this time.")
     return 0
 
 
 def run(said: Said) -> int:
     if said.samples and said.forecast:
-        mistake(VERB, messages.ONE_TABLE())
+        mistake(VERB, stated("--samples and --forecast are two tables", "ask for one at a time"))
     if said.samples and said.since is not None:
         mistake(VERB, messages.OF_ALL_TASKS(table="--samples", option="--since"))
     if (said.samples or said.forecast) and said.env is not None:
@@ -141,7 +141,7 @@ def run(said: Said) -> int:
         tables.print_json(told)
         return 0
     nothing = (
-        messages.NO_QUOTA_YET() if said.env is None else messages.NOTHING_KNOWN_OF_ENV(env=said.env)
+        messages.NO_QUOTA_YET() if said.env is None else notice(f"nothing is known of {said.env}")
     )
     tables.show(COLUMNS, told["envs"], empty=sentence(nothing))
     span = f"{tables.wall_time(told['since'] * 10**9)} to {tables.wall_time(told['until'] * 10**9)}"
@@ -176,10 +176,8 @@ VERB = Verb(
         RUN_DIR,
         JSON,
     ),
-    text=(
-        "An admin sees the node, a user the environments that the user may "
-        "enter.\n\n"
-        "A GPU counts for an environment while the environment holds it, and "
-        "once, however many of its tasks share it."
-    ),
+    text="An admin sees the node, a user the environments that the user may "
+    "enter.\n\n"
+    "A GPU counts for an environment while the environment holds it, and "
+    "once, however many of its tasks share it.",
 )

@@ -21,7 +21,7 @@ def run(said: Said) -> int:
     if answer["reason"] is None:
         say(messages.CHANGED(subject=answer["task"], done="is resumed"))
     else:
-        say(messages.RESUME_WAITS_FOR_MEMORY(task=answer["task"], reason=answer["reason"]))
+        say(f"{answer['task']} waits for its GPU memory: {answer['reason']}")
     return 0
 
 

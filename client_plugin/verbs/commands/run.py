@@ -15,7 +15,7 @@ import sys
 
 from client_plugin import fields
 from client_plugin.messages import verbs as messages
-from client_plugin.messages.form import relayed, stated
+from client_plugin.messages.form import Part, relayed, stated
 from client_plugin.messages.ways import MEANWHILE
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 LIMITS = ("cpus", "host_memory_bytes")
 ABSENT = {
     "wait": messages.ABSENT_WAIT,
-    "cpu": messages.ABSENT_CPU,
-    "error": messages.ABSENT_ERROR,
+    "cpu": Part("until it is back there is only the CPU"),
+    "error": Part("until it is back each use of CUDA fails"),
 }
 """The consequence of the policy `no_manager`, printed before a command starts."""
 
@@ -58,8 +58,9 @@ def run(said: Said) -> int:
     refuse_half_elastic(wish)
     if (at_start := said.acquire == "start") and said.elastic:
         raise Fault(
-            stated("an elastic task asks at its start in any case", "leave out --acquire"),
-            Exit.USAGE,
+            "an elastic task asks at its start in any case",
+            "leave out --acquire",
+            code=Exit.USAGE,
         )
     base = own_environ()
     if base.get("NODEMGR_ENV_DIR") != directory:
@@ -98,22 +99,18 @@ def _warn(command: List[str], env: str) -> None:
     """A line where the command's programs will be outside of the environment."""
     if programs.joins_server(command):
         say(
-            stated(
-                f"{command[0]} hands its windows to a server that was started outside of"
-                f" {env}, and their programs get no GPUs",
-                f"start a server inside: {command[0]} -L gpu"
-                if command[0].endswith("tmux")
-                else f"start a session inside: {command[0]} -S gpu",
-            )
+            f"{command[0]} hands its windows to a server that was started outside of"
+            f" {env}, and their programs get no GPUs",
+            f"start a server inside: {command[0]} -L gpu"
+            if command[0].endswith("tmux")
+            else f"start a session inside: {command[0]} -S gpu",
         )
     if programs.brings_own_root(command):
         name = os.path.basename(command[0])
         say(
-            stated(
-                f"{name} starts an image that does not have nodemgr's client: its programs get no"
-                " GPUs from nodemgr, and no quota holds them",
-                f"bind the client into it (docs/containers.md, {name.capitalize()})",
-            )
+            f"{name} starts an image that does not have nodemgr's client: its programs get no"
+            " GPUs from nodemgr, and no quota holds them",
+            f"bind the client into it (docs/containers.md, {name.capitalize()})",
         )
 
 
@@ -136,18 +133,24 @@ def _refuse_early(
         say(MEANWHILE(line=fault.message, then=then()))
         return None
     if (reason := refusal(status, settings, wish)) is not None:
-        raise Fault(reason, Exit.QUOTA_REFUSES)
+        raise Fault(reason, code=Exit.QUOTA_REFUSES)
     return status
 
 
 def _take_limits(directory: str, env: str, status: Optional[Mapping[str, Any]], wish: Wish) -> None:
-    """Has this process held to limits of CPUs and host memory, where it or its env has any."""
+    """Has this process held to limits of CPUs and host memory, where it or its env has any.
+
+    With the device gate of the node it gets a cgroup of its own in any case: the rest of its login
+    can then open none of its GPUs.
+    """
     named = {name: wish[name] for name in LIMITS if name in wish}
-    rows = () if status is None else status["envs"]
-    quota: Mapping[str, Any] = next((row["quota"] for row in rows if row["name"] == env), {})
+    told: Mapping[str, Any] = status or {"envs": ()}
+    quotas = (row["quota"] for row in told["envs"] if row["name"] == env)
+    quota: Mapping[str, Any] = next(quotas, {})
+    is_limited = any(quota.get(name) is not None for name in LIMITS)
     if status is None and named:
-        say(messages.NO_LIMITS_NOW())
-    elif named or any(quota.get(name) is not None for name in LIMITS):
+        say("--cpus and --host-memory do not limit this command: no manager of its node answers")
+    elif named or is_limited or told.get("gate_node"):
         note = UserWay(directory).ask("run_begin", **named).get("note")
         if note:
             say(relayed(note))
@@ -165,9 +168,15 @@ def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoRe
         if error.errno == errno.ENOEXEC:  # a script without #!: execvp and every shell do the same
             os.execve("/bin/sh", ["/bin/sh", program, *command[1:]], variables)
         if error.errno == errno.ENOENT:
-            raise Fault(messages.NO_INTERPRETER(program=program), Exit.NOT_FOUND) from None
-        line = messages.PROGRAM_NOT_EXECUTED(program=program, error=error.strerror)
-        raise Fault(line, Exit.NOT_EXECUTABLE) from None
+            raise Fault(
+                f"{program}: its interpreter is not found",
+                "install it, or correct the #! line",
+                code=Exit.NOT_FOUND,
+            ) from None
+        line = stated(
+            f"{program}: cannot be executed ({error.strerror})", "name a program of this machine"
+        )
+        raise Fault(line, code=Exit.NOT_EXECUTABLE) from None
 
 
 VERB = Verb(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from client_plugin import units
+from client_plugin.messages.form import notice
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column, SizeColumn, TableRow
-from client_plugin.verbs.reading import status_warnings
+from client_plugin.verbs.reading import cluster_reading, status_warnings
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional, Sequence
+    from typing import Any, Dict, Optional, Sequence
 
 MOST_WAITING = 10
 """The lines of the queue that it shows; an array is one of them."""
@@ -93,7 +94,7 @@ def env_columns() -> Sequence[Column]:
     )
 
 
-def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) -> Sequence[Column]:
+def task_columns(index_of: Dict[str, Any], *, jobs: bool, inside: bool = False) -> Sequence[Column]:
     """`jobs`: some of the tasks are batch jobs."""
     job = (Column("JOB", lambda t: t.get("job"), spare=6),) if jobs else ()
     return (
@@ -195,10 +196,13 @@ def violation_columns() -> Sequence[Column]:
 
 def run(said: Said) -> int:
     way = choice.node_or_env(said.whom())
-    if said.watch:
-        from client_plugin.verbs.commands import status_watch
-
-        return status_watch.watch(way, said.as_json, said.inside)
+    if said.cluster:
+        told = way.ask("cluster_status")
+        if said.as_json:
+            tables.print_json(told)
+        else:
+            show_cluster(told)
+        return 0
     status = way.status()
     if said.as_json:
         tables.print_json(status)
@@ -209,6 +213,46 @@ def run(said: Said) -> int:
     return 0
 
 
+def node_columns() -> Sequence[Column]:
+    return (
+        Column("NODE", lambda n: n["node"]),
+        Column("STATE", lambda n: n["state"]),
+        Column("GPUS", lambda n: n["gpus"], right=True),
+        Column("JOBS", lambda n: n["gpus_of_jobs"], right=True),
+        Column("OTHERS", lambda n: n["gpus_of_others"], right=True),
+        Column("SILENT", lambda n: tables.seconds(n["silent_seconds"]), right=True),
+        Column("WHY", lambda n: n["why"] or None, rest=True, below=True),
+    )
+
+
+def cluster_env_columns() -> Sequence[Column]:
+    return (
+        Column("ENV", lambda e: e["env"]),
+        Column("GPUS", lambda e: f"{e['gpus_used']}/{e['gpus']}", right=True),
+        Column("PER NODE", lambda e: e["per_node"], right=True),
+    )
+
+
+def show_cluster(told: TableRow) -> None:
+    """The nodes, the cluster's environments, GPUs and tasks: a user's own ones, or all."""
+    tables.show(node_columns(), told["nodes"], empty="No node has joined.")
+    gpus, tasks = cluster_reading.merged(told)
+    index_of = {gpu["uuid"]: gpu["index"] for gpu in gpus}
+    if told["envs"]:
+        print()
+        tables.show(cluster_env_columns(), told["envs"])
+    if gpus:
+        print()
+        tables.show(gpu_columns(), gpus)
+    if tasks:
+        print()
+        jobs = any(task.get("job") for task in tasks)
+        tables.show(task_columns(index_of, jobs=jobs), tasks)
+    if told["waiting"]:
+        print()
+        print(f"{told['waiting']} jobs wait (nodemgr queue)")
+
+
 def show(status: TableRow, inside: bool = False) -> None:
     index_of = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
     tables.show(gpu_columns(), status["gpus"], empty="" if status["gpus"] else no_gpu())
@@ -217,7 +261,7 @@ def show(status: TableRow, inside: bool = False) -> None:
 
         order = status["placement"]
         setting = ": ".join(dict.fromkeys((order["setting"], order["in_force"])))
-        print(messages.PLACEMENT_NOW(meaning=order["meaning"], setting=setting))
+        print(notice(f"order of free GPUs: {order['meaning']} (placement = {setting})"))
     print()
     tables.show(
         env_columns(),
@@ -249,7 +293,7 @@ def show(status: TableRow, inside: bool = False) -> None:
 VERB = Verb(
     "status", VERBS["status"], run,
     (VerbOption("--env", kind=kinds.ENV, help="Only this environment, asked as one of its users."),
-     VerbOption("--watch", "-w", help="Show it live, until Ctrl-C; with --json one object a line."),
+     VerbOption("--cluster", help="All nodes of the cluster, as its head knows them."),
      RUN_DIR, JSON),
-    text="An admin sees the node, a user the environment's part of it.",
+    text="An admin sees the node, a user the environment's part of it. nodemgr top shows it live.",
 )  # fmt: skip

@@ -20,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator
 
-    from client_plugin.messages.form import MessageLine
 
 TIMEOUT_S = 600.0
 """Of the answer: a GPU's memory has to cross the bus, and orders are carried out in turn."""
@@ -31,7 +30,7 @@ MEANWHILE = "`nodemgr status` in another terminal shows its state meanwhile"
 
 
 @contextlib.contextmanager
-def explained(line: MessageLine) -> Iterator[None]:
+def explained(line: str) -> Iterator[None]:
     """Says the line at a terminal if what is done here takes long."""
     if not sys.stderr.isatty():
         yield
@@ -45,7 +44,7 @@ def explained(line: MessageLine) -> Iterator[None]:
         timer.cancel()
 
 
-def _moves(way: choice.Way, task: str) -> MessageLine:
+def _moves(way: choice.Way, task: str) -> str:
     """With the memory that the task has, where that is known."""
     rows = way.status()["tasks"] if sys.stderr.isatty() else []
     size = next((row["memory_bytes"] for row in rows if row["id"] == task), None)

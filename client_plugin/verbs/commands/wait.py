@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from client_plugin.messages import verbs as messages
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
@@ -37,7 +36,7 @@ def run(said: Said) -> int:
         if row["exit"] != 0:
             of = f" ({row['of']})" if row["of"] != row["job"] else ""
             outcome = (row["state"] or "unknown") + (f", {row['why']}" if row["why"] else "")
-            say(messages.OUTCOME(job=row["job"], of=of, outcome=outcome))
+            say(f"{row['job']}{of}: {outcome}")
     return next((int(row["exit"]) for row in rows if row["exit"] != 0), 0)
 
 

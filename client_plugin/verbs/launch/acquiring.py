@@ -1,7 +1,7 @@
 """`run --acquire start`: the lease of a command before it starts.
 
-Knows: the library's client, which asks for the program that this process becomes. Must not know:
-the command's program, how it is executed.
+Knows: the library's client, which asks for the program that this process becomes; that the manager
+is told the program before, for its expected time. Must not know: how the command is executed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,22 @@ def acquired(
             " network",
             "leave it out: the program asks at its first use of CUDA",
         )
-        raise Fault(remote, Exit.USAGE)
+        raise Fault(remote, code=Exit.USAGE)
     from client_plugin import lease, native
+    from client_plugin.prediction import run_report
+    from client_plugin.verbs.launch import known_programs
 
     os.environ.clear()  # the library reads the command's wishes there
     os.environ.update(variables)
     if not lease.start():
         raise Fault(messages.LIBRARY_MISSING(library=str(native.LIBRARY)))
+    lease.share_token()
+    if not run_report.is_followed():
+        known_programs.begun(command, os.environ[lease.TASK])
     state, line = lease.acquire_for(" ".join(command))
     if state is native.ClientState.NO_MANAGER:
-        raise Fault(relayed(line), Exit.UNREACHABLE)
+        raise Fault(relayed(line), code=Exit.UNREACHABLE)
     if state is native.ClientState.DENIED:
         code = Exit.WAIT_TIMED_OUT if lease.timed_out() else Exit.QUOTA_REFUSES
-        raise Fault(relayed(line), code)
+        raise Fault(relayed(line), code=code)
     return dict(os.environ)

@@ -13,7 +13,7 @@ import socket
 import stat
 import struct
 
-from client_plugin.messages import verbs as messages
+from client_plugin.messages.form import stated
 from client_plugin.ways.faults import Exit, Fault
 
 TYPE_CHECKING = False
@@ -45,7 +45,7 @@ def program_of(name: str) -> str:
     """Raises Fault."""
     if os.sep in name:
         if not os.path.exists(name):
-            raise Fault(messages.PROGRAM_NOT_FOUND(name=name), Exit.NOT_FOUND)
+            raise Fault(f"{name}: not found", "check the path of the command", code=Exit.NOT_FOUND)
         if os.path.isdir(name) or not os.access(name, os.X_OK):
             raise _not_executable(name)
         return name
@@ -55,18 +55,20 @@ def program_of(name: str) -> str:
     if name and which(name, mode=os.F_OK):
         raise _not_executable(name)
     or_by = _or_by(name) if os.path.isfile(name) else ""
-    raise Fault(messages.PROGRAM_NOT_IN_PATH(name=name, or_by=or_by), Exit.NOT_FOUND)
+    raise Fault(
+        f"{name}: not found in PATH", f"install it, or name its path{or_by}", code=Exit.NOT_FOUND
+    )
 
 
 def _not_executable(name: str) -> Fault:
-    line = messages.PROGRAM_NOT_EXECUTABLE(name=name, or_by=_or_by(name))
-    return Fault(line, Exit.NOT_EXECUTABLE)
+    line = stated(f"{name}: not executable", f"name a program that you may execute{_or_by(name)}")
+    return Fault(line, code=Exit.NOT_EXECUTABLE)
 
 
 def _or_by(name: str) -> str:
     """The command that starts a script in any case; empty: it is no script that is known."""
     interpreter = INTERPRETERS.get(os.path.splitext(name)[1])
-    return messages.RUN_BY(interpreter=interpreter, name=name) if interpreter else ""
+    return f", or: {interpreter} {name}" if interpreter else ""
 
 
 class Preload(enum.Enum):

@@ -22,7 +22,7 @@ from client_plugin.verbs.launch import programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 FORMAT = 1
 MAX_PROGRAM_BYTES = 4 << 20
@@ -40,16 +40,21 @@ _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
-def recognised(command: List[str], program: str) -> Optional[Dict[str, Any]]:
-    """`key` and `numbers` of a command in this directory; None: it is one that has none."""
+def recognised(
+    command: List[str], program: str, seen: Optional[Dict[Any, Any]] = None
+) -> Optional[Dict[str, Any]]:
+    """`key` and `numbers` of a command in this directory; None: it is one that has none.
+
+    `seen`: what the caller's commands just before have read of programs, scripts and packages.
+    """
     try:
-        return _recognised(command, program)
+        return _recognised(command, program, _Left({} if seen is None else seen))
     except (OSError, ValueError):
         return None
 
 
-def _recognised(command: List[str], program: str) -> Optional[Dict[str, Any]]:
-    image = programs.image_of(program, os.environ.get("PATH"))
+def _recognised(command: List[str], program: str, left: _Left) -> Optional[Dict[str, Any]]:
+    image = left.once(programs.image_of, program, os.environ.get("PATH"))
     words: List[str] = command[1:]
     own: List[Any] = []
     if _PYTHON.fullmatch(os.path.basename(image)) is None:
@@ -57,24 +62,30 @@ def _recognised(command: List[str], program: str) -> Optional[Dict[str, Any]]:
             return None
     else:
         prefix = os.path.dirname(os.path.dirname(os.path.abspath(image)))
-        own = [prefix, closure.package_folders(prefix)]
-    if own and os.path.realpath(image) == os.path.realpath(program):
-        begun = _of_script(words)
+        own = [prefix, left.once(closure.package_folders, prefix)]
+    if own:
+        if left.once(os.path.realpath, image) != left.once(os.path.realpath, program):
+            words = [program, *words]  # a script with #!: the kernel starts Python with it
+        begun = _of_script(words, left)
         if begun is None:
             return None
         code, words = begun
     else:
-        code = _of_file(program)
+        code = left.once(_of_file, program)
     numbers: List[float] = []
     if len(words) > MAX_WORDS or "-" in words or "/dev/stdin" in words:
         return None
-    left = _Left()
     template = [_form(word, numbers, left) for word in words]
     if len(numbers) > MAX_NUMBERS:
         return None
-    said = sorted(pair for pair in os.environ.items() if VARIABLES.fullmatch(pair[0]))
+    said = left.once(_said)
     text = json.dumps([FORMAT, os.getcwd(), own, said, code, template])
     return {"key": _sha256(text.encode()), "numbers": numbers}
+
+
+def _said() -> List[Tuple[str, str]]:
+    """The variables that count."""
+    return sorted(pair for pair in os.environ.items() if VARIABLES.fullmatch(pair[0]))
 
 
 def _names_work(words: List[str], is_script: bool) -> bool:
@@ -83,32 +94,36 @@ def _names_work(words: List[str], is_script: bool) -> bool:
     return is_script or is_line or any(not word.startswith("-") for word in words)
 
 
-def _of_script(words: List[str]) -> Optional[Tuple[str, List[str]]]:
+def _of_script(words: List[str], left: _Left) -> Optional[Tuple[str, List[str]]]:
     """The script, module or line of Python, and the words behind it; None: no file of its own."""
     options: List[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
         if not word.startswith("-") or word == "-":
             if word == "-":
                 return None
-            return json.dumps([options, _of_file(_main_of(word))]), left
+            return json.dumps([options, left.once(_of_file, _main_of(word))]), rest
         options.append(word)
         found = re.match("-[^-cmWX]*([cmWX])(.*)", word, re.DOTALL)
         if found is None:
             continue
-        value = found[2] or (left.pop(0) if left else "")
+        value = found[2] or (rest.pop(0) if rest else "")
         if found[1] == "c":
-            return json.dumps([options, value]), left
+            return json.dumps([options, value]), rest
         options.append(value)
         if found[1] == "m":
-            return json.dumps([options, _of_file(_module(value))]), left
+            return json.dumps([options, left.once(_of_file, _module(value))]), rest
     return None
 
 
 def _of_file(path: str) -> str:
     code = closure.digest(closure.content(path, MAX_PROGRAM_BYTES))
     return f"{code} {os.path.dirname(os.path.realpath(path))}"
+
+
+def _of_content(path: str) -> str:
+    return closure.digest(closure.content(path, MAX_FILE_BYTES))
 
 
 def _main_of(path: str) -> str:
@@ -124,9 +139,16 @@ def _module(name: str) -> str:
 class _Left:
     """Bytes and entries that may still be read: the verb waits for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, seen: Dict[Any, Any]) -> None:
         self.read_bytes = MAX_FILE_BYTES
         self.entries = MAX_ENTRIES
+        self._seen = seen
+
+    def once(self, read: Callable[..., Any], *of: Any) -> Any:
+        """The result of `read`, or that which an earlier command of the caller had."""
+        if (read, of) not in self._seen:
+            self._seen[read, of] = read(*of)
+        return self._seen[read, of]
 
 
 def _form(word: str, numbers: List[float], left: _Left) -> str:
@@ -158,8 +180,8 @@ def _value(text: str, numbers: List[float], left: _Left) -> Optional[str]:
             return f"@{size:.1e}"
         left.read_bytes -= size
         if text.endswith(".py"):
-            return "@" + _of_file(text)
-        return "@" + closure.digest(closure.content(text, MAX_FILE_BYTES))
+            return "@" + str(left.once(_of_file, text))
+        return "@" + str(left.once(_of_content, text))
     return "@new" if _is_new(text) else None
 
 

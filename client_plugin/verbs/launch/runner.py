@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 
-from client_plugin.messages import verbs as messages
 from client_plugin.ways import locations
 from client_plugin.ways.faults import Fault, say
 
@@ -29,10 +28,13 @@ START_TIMEOUT_S = 40
 def check(way: Way) -> None:
     """Checks that jobs can run here. Raises Fault."""
     if not way.ask("job_place")["place"]:
-        raise Fault(messages.VERB_OF_CONTAINERS())
+        raise Fault(
+            "this verb is for containers",
+            "on the node itself jobs are submitted by the node's own nodemgr",
+        )
     fault = _start()
     if fault:
-        raise Fault(messages.NO_RUNNER(why=fault))
+        raise Fault(f"no job can run in this container: {fault}")
 
 
 def ensure(whom: Whom) -> None:
@@ -49,7 +51,7 @@ def ensure(whom: Whom) -> None:
     if told["place"] and told["waits"]:
         fault = _start(locations.around_us())
         if fault:
-            say(messages.JOBS_WITHOUT_RUNNER(why=fault))
+            say(f"jobs wait here and nothing can start them: {fault}")
 
 
 def _start(*arguments: str) -> str:
@@ -62,10 +64,10 @@ def _start(*arguments: str) -> str:
             stderr=subprocess.PIPE, timeout=START_TIMEOUT_S, check=False, cwd="/",
         )  # fmt: skip
     except FileNotFoundError:
-        return messages.RUNNER_MISSING(program=PROGRAM)
+        return f"{PROGRAM} is not there, or this image has no glibc: use an image that has it"
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
         return ""
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return said[-1] if said else messages.RUNNER_ENDED(program=PROGRAM, code=done.returncode)
+    return said[-1] if said else f"{PROGRAM} ends with {done.returncode}"

@@ -11,7 +11,7 @@ import os
 
 from client_plugin import fields, units
 from client_plugin.messages import verbs as messages
-from client_plugin.messages.form import stated
+from client_plugin.messages.form import Notice, stated
 from client_plugin.verbs.launch.programs import Preload, preload
 from client_plugin.ways import choice, locations
 from client_plugin.ways.faults import Exit, Fault, say
@@ -21,13 +21,23 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional
 
     from client_plugin.fields import Wish
-    from client_plugin.messages.form import MessageLine
 
 NOTES = {
-    Preload.STATIC: messages.STATIC_PROGRAM,
-    Preload.MUSL: messages.MUSL_PROGRAM,
-    Preload.FOREIGN: messages.FOREIGN_PROGRAM,
-    Preload.PRIVILEGED: messages.PRIVILEGED_PROGRAM,
+    Preload.STATIC: Notice(
+        "{program} is statically linked: nothing can be preloaded into it, so it gets no GPU by "
+        "itself; programs that it starts do"
+    ),
+    Preload.MUSL: Notice(
+        "{program} runs on musl, into which nothing is preloaded: only the Python hook is active, "
+        "and no memory quota is enforced in it"
+    ),
+    Preload.FOREIGN: Notice(
+        "{program} is built for another kind of machine: nothing is preloaded into it, so it gets "
+        "no GPU by itself"
+    ),
+    Preload.PRIVILEGED: Notice(
+        "{program} is setuid or setgid: nothing is preloaded into it, so it gets no GPU by itself"
+    ),
 }
 """A warning about a program before it starts."""
 
@@ -43,9 +53,17 @@ AS_NEEDED = {
 def refuse_half_elastic(wish: Wish) -> None:
     """Raises Fault for an option of elastic tasks without the others that it needs."""
     if "elastic" in wish and "gpus_max" not in wish:
-        raise Fault(messages.ELASTIC_WITHOUT_RANGE(), Exit.USAGE)
+        raise Fault(
+            "--elastic needs a range of GPUs",
+            "name the least and the most, e.g. --gpus 1-4",
+            code=Exit.USAGE,
+        )
     if "checkpoint" in wish and "elastic" not in wish:
-        raise Fault(messages.CHECKPOINT_WITHOUT_ELASTIC(), Exit.USAGE)
+        raise Fault(
+            "--checkpoint is of elastic tasks",
+            "add --elastic and a range, e.g. --gpus 1-4",
+            code=Exit.USAGE,
+        )
 
 
 def settings_of(directory: str, env: str) -> Dict[str, str]:
@@ -53,14 +71,15 @@ def settings_of(directory: str, env: str) -> Dict[str, str]:
         return locations.read_conf(directory)
     except OSError as error:
         if error.errno == errno.EACCES:
-            line = messages.ENV_CLOSED(directory=directory, env=env)
-            raise Fault(line, Exit.QUOTA_REFUSES) from None
+            line = stated(
+                f"you may not look into {directory}",
+                f"ask an admin to name you in the quota of {env}",
+            )
+            raise Fault(line, code=Exit.QUOTA_REFUSES) from None
         choice.refuse_env(os.path.dirname(os.path.dirname(directory)), env)
 
 
-def refusal(
-    status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish
-) -> Optional[MessageLine]:
+def refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) -> Optional[str]:
     """Why the present quota can never grant this wish, in the order of the manager's checks."""
     env = settings.get("env", "")
     quota = next((row["quota"] for row in status["envs"] if row["name"] == env), None)
@@ -82,19 +101,26 @@ def refusal(
 
 def _too_many_gpus(
     env: str, gpus: int, quota_gpus: int, borrow: int, node_gpus: int
-) -> Optional[MessageLine]:
+) -> Optional[str]:
     if gpus > quota_gpus + borrow:
         if borrow:
-            return messages.GPUS_BEYOND_LOAN(gpus=gpus, env=env, limit=quota_gpus, borrow=borrow)
-        return messages.GPUS_BEYOND_QUOTA(gpus=gpus, env=env, limit=quota_gpus)
+            return stated(
+                f"--gpus {gpus} is more than the quota of {env}, {quota_gpus}, and the {borrow} "
+                "that it may borrow",
+                "ask for fewer, or an admin for more",
+            )
+        return stated(
+            f"--gpus {gpus} is more than the quota of {env}, {quota_gpus}",
+            "ask for fewer, or an admin for more",
+        )
     if gpus > node_gpus:
-        return messages.GPUS_BEYOND_NODE(gpus=gpus, limit=node_gpus)
+        return stated(f"--gpus {gpus} is more than this node has, {node_gpus}", "ask for fewer")
     return None
 
 
 def _too_much_memory(
     env: str, wish: Wish, quota: Mapping[str, Any], largest_bytes: int
-) -> Optional[MessageLine]:
+) -> Optional[str]:
     """A request without a number of GPUs needs its memory, too, unless it would get no GPU."""
     default = quota["gpus"] if quota["default_gpus"] is None else quota["default_gpus"]
     gpus, memory_bytes = wish.get("gpus", default), wish.get("memory_bytes")
@@ -107,12 +133,15 @@ def _too_much_memory(
     if not gpus or not memory_bytes or not limit_bytes or memory_bytes <= limit_bytes:
         return None
     wished, allowed = units.format_size(memory_bytes), units.format_size(limit_bytes)
-    return messages.MEMORY_BEYOND_QUOTA(wished=wished, env=env, allowed=allowed)
+    return stated(
+        f"--memory {wished} is more than {env} may use on one GPU, {allowed}",
+        "ask for less, or an admin for more",
+    )
 
 
 def _range_too_long(
     env: str, wish: Wish, quota_bytes: Optional[int], largest_bytes: int
-) -> Optional[MessageLine]:
+) -> Optional[str]:
     """A range of memory that ends above what the environment or a GPU can ever give."""
     most_bytes = wish.get("memory_max_bytes")
     if most_bytes is None:
@@ -120,22 +149,34 @@ def _range_too_long(
     wished = units.format_size(most_bytes)
     if quota_bytes is not None and most_bytes > quota_bytes:
         allowed = units.format_size(quota_bytes)
-        return messages.MEMORY_RANGE_BEYOND_QUOTA(wished=wished, env=env, allowed=allowed)
+        return stated(
+            f"--memory ends at {wished}; the memory quota of {env} is {allowed}",
+            "ask for a smaller range, or an admin for more",
+        )
     if 0 < largest_bytes < most_bytes:
         allowed = units.format_size(largest_bytes)
-        return messages.MEMORY_RANGE_BEYOND_GPU(wished=wished, allowed=allowed)
+        return stated(
+            f"--memory ends at {wished}; the largest GPU of the node has {allowed}",
+            "ask for a smaller range",
+        )
     return None
 
 
-def _too_much_compute(env: str, wish: Wish, quota: Mapping[str, Any]) -> Optional[MessageLine]:
+def _too_much_compute(env: str, wish: Wish, quota: Mapping[str, Any]) -> Optional[str]:
     """The class before the share: a class is what the order of service rests on."""
     order, highest = units.TASK_CLASSES.index, quota["task_class"]
     task_class = wish.get("task_class", highest)
     if order(task_class) < order(highest):
-        return messages.CLASS_ABOVE_QUOTA(wished=task_class, env=env, highest=highest)
+        return stated(
+            f"--class {task_class} is above the highest class of {env}, {highest}",
+            f"ask for that one, or an admin for more (nodemgr quota set {env} --class)",
+        )
     wished, limit = wish.get("compute_percent"), quota["compute_percent"]
     if wished is not None and limit is not None and wished > limit:
-        return messages.COMPUTE_BEYOND_QUOTA(wished=wished, env=env, limit=limit)
+        return stated(
+            f"--compute {wished}% is more than {env} may have of one GPU, {limit}%",
+            f"ask for less, or an admin for more (nodemgr quota set {env} --compute)",
+        )
     return None
 
 
@@ -196,12 +237,9 @@ class Mask:
             return named
         if named is not None:
             raise Fault(
-                stated(
-                    f"CUDA_VISIBLE_DEVICES={self._value} hides all GPUs, and --gpus asks for"
-                    f" {named}",
-                    "unset the variable, or ask for --gpus 0",
-                ),
-                Exit.USAGE,
+                f"CUDA_VISIBLE_DEVICES={self._value} hides all GPUs, and --gpus asks for {named}",
+                "unset the variable, or ask for --gpus 0",
+                code=Exit.USAGE,
             )
         self._report(
             stated(f"CUDA_VISIBLE_DEVICES={self._value} means --gpus 0", "unset it for GPUs")
@@ -227,7 +265,7 @@ class Mask:
             return
         variables.pop(CUDA, None)
 
-    def _report(self, line: MessageLine) -> None:
+    def _report(self, line: str) -> None:
         if not self._is_reported:
             say(line)
         self._is_reported = True
@@ -258,7 +296,10 @@ def _bring_client(variables: Dict[str, str], program: str, copy: str) -> None:
     if not os.path.isfile(library):
         say(messages.LIBRARY_MISSING(library=library))
     elif any(letter in library for letter in locations.NOT_LISTABLE):
-        say(messages.LIBRARY_NOT_LISTABLE(library=library))
+        say(
+            f"{library} has a blank or colon in its path, so it cannot be preloaded: only the "
+            "Python hook is active"
+        )
     else:
         meeting = preload(program, library)
         if meeting in NOTES:

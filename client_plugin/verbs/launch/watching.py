@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from client_plugin.messages import prediction as messages
+from client_plugin.messages.form import Message, notice
 from client_plugin.messages.verbs import NO_WORKING_DIRECTORY
 from client_plugin.prediction import findings, other_answers
 from client_plugin.prediction.watch import WatchOrder, watch
@@ -51,7 +51,16 @@ def watched_findings(
     until_s = time.monotonic() + limit_s
     watched = watch(WatchOrder(command, program, _variables(), limit_s, is_confined))
     if watched.fault:
-        message = messages.NOT_CONFINED if is_confined else messages.NOT_WATCHED
+        message = (
+            Message(
+                "the command cannot be confined here ({error})",
+                "--unconfined runs it without a private view of the disk and the network",
+            )
+            if is_confined
+            else Message(
+                "the command could not be watched to its end ({error})", "run it by itself first"
+            )
+        )
         raise Fault(message(error=watched.fault))
     trials, wanted = {"": watched}, other_answers.wanted(watched)
     for unknown in wanted:
@@ -66,7 +75,12 @@ def watched_findings(
     )  # fmt: skip
     if found.features is not None and other_answers.ends(trials):
         origins = ", ".join(other_answers.origins(trials))
-        found.notes.append(messages.OTHER_ANSWER_ENDED(origins=origins))
+        found.notes.append(
+            notice(
+                f"the program asks for values of the GPU ({origins}), and ends before two steps "
+                "with the other answer: the figure is of the answer that a sound training gets"
+            )
+        )
     return found
 
 

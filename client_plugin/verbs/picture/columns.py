@@ -146,6 +146,10 @@ TASKS: Sequence[PictureColumn] = (
         "HOST", lambda t: tables.size(t.get("host_memory_bytes")), right=True, spare=10,
         key=lambda t: t.get("host_memory_bytes"), falls=True,
     ),
+    PictureColumn("CPU TIME", cells.cpu_time, right=True, spare=11),
+    PictureColumn("MOST HOST", cells.host_peak, right=True, spare=12),
+    PictureColumn("READ", lambda t: tables.size(t.get("read_bytes")), right=True, spare=13),
+    PictureColumn("WRITTEN", lambda t: tables.size(t.get("written_bytes")), right=True, spare=13),
     PictureColumn(
         "COMMAND", lambda t: t["command"], rest=True, least=16, key=lambda t: t["command"]
     ),
@@ -177,6 +181,11 @@ ALWAYS_SEEN: Dict[str, Set[object]] = {
     "SHARE": {None},
     "DONE": {None},
     "LIMIT": {None},
+    "STARTS ABOUT": {None},
+    "CPU TIME": {None},
+    "MOST HOST": {None},
+    "READ": {None},
+    "WRITTEN": {None},
 }
 """Title -> cells that say nothing: a column that has only these is left out."""
 

@@ -7,7 +7,6 @@ not know: terminals, the way to the manager, clocks: moments are handed in.
 from __future__ import annotations
 
 from client_plugin.messages import status as status_messages
-from client_plugin.messages import top as messages
 from client_plugin.messages.form import sentence
 from client_plugin.verbs.picture import compact, keys, rows
 from client_plugin.verbs.picture.columns import GPUS, QUEUE, TASKS
@@ -60,7 +59,7 @@ class TopModel:
         self._colours = rows.EnvColours()
         self._panels: Dict[str, Panel] = {
             "gpus": Panel("GPUs", GPUS, sentence(status_messages.NO_GPU()), "uuid"),
-            "tasks": Panel("Tasks", TASKS, sentence(status_messages.NO_TASK_USES_GPU())),
+            "tasks": Panel("Tasks", TASKS, "No task uses a GPU."),
             "queue": Panel("Queue", QUEUE, sentence(status_messages.NOTHING_WAITS())),
         }
         self._rows: Dict[str, List[PictureRow]] = {name: [] for name in ORDER}
@@ -102,6 +101,7 @@ class TopModel:
         """Figures of the same tasks came."""
         self._away = ""
         rows.update(self._rows["gpus"], figures["gpus"], "uuid")
+        rows.update(self._rows["tasks"], figures.get("jobs", ()), "job")
         rows.update(self._rows["tasks"], figures["tasks"], "id")
         self._fill()
 
@@ -143,7 +143,7 @@ class TopModel:
             order, self._question = self._question, None
             if letter in ("y", "Y"):
                 return order
-            self.answered(sentence(messages.NOTHING_CHANGED()), False)
+            self.answered("Nothing was changed.", False)
             return None
         if self._is_filtering:
             self._type(key, letter)
@@ -204,7 +204,7 @@ class TopModel:
 
     def _sort(self) -> None:
         if self._focus == "gpus":
-            self.answered(sentence(messages.GPUS_NOT_SORTED()), False)
+            self.answered("GPUs stand in the order of their indices.", False)
         self._panel.sort_by_next()
 
     def _reverse(self) -> None:
@@ -256,9 +256,9 @@ class TopModel:
         if row is None:
             return
         if self._focus == "queue" and row.get("job"):
-            self.answered(sentence(messages.REQUEST_HOLDS_NONE(id=row["id"])), True)
+            self.answered(f"{row['id']} holds no GPU yet: w withdraws it.", True)
         elif self._focus == "tasks" and not row["gpus"]:
-            self.answered(sentence(messages.TASK_HOLDS_NONE(id=row["id"])), True)
+            self.answered(f"{row['id']} holds no GPU: w ends it.", True)
         else:
             self._ask("release", row)
 
@@ -267,7 +267,7 @@ class TopModel:
         if row is None:
             return
         if self._focus == "tasks" and not row.get("job"):
-            self.answered(sentence(messages.NO_JOB_TO_WITHDRAW(id=row["id"])), True)
+            self.answered(f"{row['id']} is no job: r takes its GPUs back.", True)
         else:
             self._ask("withdraw", row)
 
@@ -276,7 +276,7 @@ class TopModel:
         if row is None:
             return None
         if not row.get("job"):
-            self.answered(sentence(messages.NO_JOB_TO_HOLD(id=row["id"])), True)
+            self.answered(f"{row['id']} is no job: only jobs can be held.", True)
             return None
         return KeyOrder("unhold" if row["state"] in ("held", "paused") else "hold", _job_of(row))
 
@@ -285,17 +285,23 @@ class TopModel:
         if row is None:
             return None
         if not row.get("job"):
-            self.answered(sentence(messages.NO_JOB_WITH_LOG(id=row["id"])), True)
+            self.answered(f"{row['id']} is no job: only jobs have a log here.", True)
             return None
         if " " in row["id"]:
-            self.answered(sentence(messages.LOG_OF_ARRAY(id=row["id"])), True)
+            self.answered(
+                f"{row['id']} has a log for each of its jobs: e shows each job of the array on its "
+                "own line.",
+                True,
+            )
             return None
         self._open(Pager(f"Output of {row['job']} (Esc: back)", at_end=True), row["job"])
         return KeyOrder("log", row["job"])
 
     def _chosen_entry(self) -> Optional[PictureRow]:
         if self._focus == "gpus":
-            self.answered(sentence(messages.CHOOSE_FIRST()), True)
+            self.answered(
+                "No entry is chosen: choose a task or an entry of the queue first (Tab).", True
+            )
             return None
         if self._panel.chosen is None:
             self.answered(self._panel.empty, True)

@@ -22,7 +22,7 @@ RISING, FALLING = "▲", "▼"
 REST_SHARE = 3
 """The last column may shrink to this part of the terminal, and in a wide one further."""
 MOST_CELLS = 24
-"""A column that is no rest is cut here: a name may be as long as its owner likes."""
+"""A column that is no rest is cut to it in the middle: names have any length."""
 
 
 class Panel:
@@ -214,7 +214,7 @@ def _line(
         if column.bar is not None:
             line += [*column.bar(row, cells), (gap, "")]
             continue
-        text = filled(texts[column.title][at], cells, column.right)
+        text = filled(texts[column.title][at], cells, column.right, is_name=not column.rest)
         style: Callable[[PictureRow], str] = column.style or _no_style
         line.append((text + gap, style(row)))
     return line

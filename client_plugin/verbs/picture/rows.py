@@ -21,6 +21,8 @@ ENV_COLOURS = (
     "bright_magenta",
 )  # fmt: skip
 """In the order in which environments are first seen. Red is for faults."""
+OF_JOBS = ("cpu_seconds", "host_peak_bytes", "read_bytes", "written_bytes")
+"""Figures of a job, which its task's row has too."""
 
 
 class NodeView:
@@ -61,9 +63,11 @@ def task_rows(view: NodeView, colours: EnvColours) -> List[PictureRow]:
     `began_s`: the moment from which the age of a row is counted.
     """
     index_of = {gpu["uuid"]: gpu["index"] for gpu in view.status["gpus"]}
+    under_way = {job["id"]: job for job in view.status.get("jobs", ())}
     tasks = [
         {
             "gpu_indices": [index_of.get(uuid, "?") for uuid in task["gpus"]],
+            **_of_job(under_way.get(task.get("job"), {})),
             **task,
             "began_s": view.at_s - task["duration_seconds"],
             "env_style": colours.of(task["env"]),
@@ -79,10 +83,14 @@ def task_rows(view: NodeView, colours: EnvColours) -> List[PictureRow]:
             "began_s": job["since"],
             "env_style": colours.of(job["env"]),
         }
-        for job in view.status.get("jobs", ())
+        for job in under_way.values()
         if job["id"] not in jobs_of_tasks
     ]
     return tasks + jobs
+
+
+def _of_job(job: PictureRow) -> PictureRow:
+    return {key: job[key] for key in OF_JOBS if job.get(key) is not None}
 
 
 def queue_rows(view: NodeView, colours: EnvColours, is_expanded: bool) -> List[PictureRow]:
@@ -110,7 +118,7 @@ def update(rows: Sequence[PictureRow], figures: Sequence[PictureRow], id_key: st
     """Puts the figures of a later moment into the rows."""
     by_id = {figure[id_key]: figure for figure in figures}
     for row in rows:
-        row.update(by_id.get(row[id_key], ()))
+        row.update(by_id.get(row.get(id_key), ()))
 
 
 class EnvParts:

@@ -50,11 +50,22 @@ def cut(text: str, most: int) -> str:
     return left + MORE
 
 
-def filled(text: str, cells: int, right: bool = False) -> str:
-    """Exactly so many cells."""
+def cut_inside(text: str, most: int) -> str:
+    """At most so many cells; the ellipsis stands in the middle, since names differ at both ends."""
+    if width(text) <= most or most < 3:
+        return cut(text, most)
+    right = (most - 1) // 2
+    tail = text[-right:]
+    while width(tail) > right:
+        tail = tail[1:]
+    return cut(text, most - width(tail)) + tail
+
+
+def filled(text: str, cells: int, right: bool = False, *, is_name: bool = False) -> str:
+    """Exactly so many cells; `is_name`: cut in the middle."""
     has = width(text)
     if has > cells:
-        text = cut(text, cells)
+        text = (cut_inside if is_name else cut)(text, cells)
         has = width(text)
     gap = " " * (cells - has)
     return gap + text if right else text + gap

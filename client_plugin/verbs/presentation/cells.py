@@ -270,6 +270,12 @@ def together(group: Sequence[TableRow], id_key: str) -> str:
     return f"{array} ({count} jobs)" if count > 1 else f"{array}.{group[0]['indices']}"
 
 
+def nodes(group: Sequence[TableRow]) -> Optional[str]:
+    """The node of a cluster's jobs, or the number of their nodes."""
+    found = {row["node"] for row in group if row.get("node")}
+    return f"{len(found)} nodes" if len(found) > 1 else next(iter(found), None)
+
+
 def _array(group: Sequence[TableRow]) -> TableRow:
     """The first row, with the array's name in place of the job's, and the greatest peak.
 
@@ -283,6 +289,24 @@ def _array(group: Sequence[TableRow]) -> TableRow:
     peak_bytes = max([row.get("peak_bytes") or 0 for row in group]) or None
     return {
         **first, "id": together(group, "id"), "reason": reason,
-        "jobs": sum(row.get("jobs", 1) for row in group),
+        "jobs": sum(row.get("jobs", 1) for row in group), "node": nodes(group),
         "peak_bytes": peak_bytes, "utilization_percent": None,
     }  # fmt: skip
+
+
+def standing(row: TableRow) -> str:
+    """The place of a job, in a line."""
+    state = row["state"]
+    if state in ("queued", "waiting", "away"):
+        start = expected(row)
+        about = f" (starts about {start}, an estimate)" if start else ""
+        return (
+            f"place {row['position']} in queue {row['priority']}:"
+            f" {tables.why(row) or 'its turn comes next'}{about}"
+        )
+    if state in ("held", "paused", "after"):
+        return str(row["reason"])
+    if state in RUNS:
+        since = tables.wall_time(row["started"] * 10**9 if row["started"] else None)
+        return f"{state} since {since}" if since else str(state)
+    return f"{state} ({row['why']})" if row["why"] else str(state)

@@ -5,13 +5,11 @@ Knows: the arguments of the manager's orders. Must not know: the options' texts.
 
 from __future__ import annotations
 
-from client_plugin.messages.verbs import ACCESS_CHANGED
+from client_plugin.messages.form import notice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping
-
-    from client_plugin.messages.form import MessageLine
 
 
 def membership(values: Mapping[str, Any], is_whole: bool) -> Dict[str, Any]:
@@ -27,9 +25,9 @@ def membership(values: Mapping[str, Any], is_whole: bool) -> Dict[str, Any]:
     return {name: names for name, names in said.items() if names or name in ("users", "groups")}
 
 
-def access_lines(answer: Mapping[str, Any], whose: str) -> List[MessageLine]:
+def access_lines(answer: Mapping[str, Any], whose: str) -> List[str]:
     return [
-        ACCESS_CHANGED(names=", ".join(answer[change]), change=change, whose=whose)
+        notice(f"{', '.join(answer[change])} {change} access to {whose}")
         for change in ("gained", "lost")
         if answer.get(change)
     ]

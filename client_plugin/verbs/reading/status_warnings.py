@@ -5,13 +5,13 @@ Knows: the views that have a cause. Must not know: the tables above the warnings
 
 from __future__ import annotations
 
+from client_plugin.messages.form import stated
 from client_plugin.ways.faults import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, List, Optional
 
-    from client_plugin.messages.form import MessageLine
     from client_plugin.verbs.presentation.tables import TableRow
 
 
@@ -19,13 +19,11 @@ MOST_GPUS = 8
 """The GPUs with a line of their own: a driver that ends loses all of them."""
 
 
-def of_status(status: TableRow) -> List[MessageLine]:
+def of_status(status: TableRow) -> List[str]:
     """The lines that belong below the tables."""
     found = _of_gpus(status["gpus"])
     if fault := (status.get("placement") or {}).get("fault"):
-        from client_plugin.messages import status as messages
-
-        found.append(messages.LEARNED_PLACEMENT_FAILS(fault=fault))
+        found.append((f"learned placement: {fault}"))
     if aside := status.get("set_aside"):
         from client_plugin.messages.form import stated
 
@@ -40,29 +38,29 @@ def of_status(status: TableRow) -> List[MessageLine]:
     found += failures(status.get("store"), status.get("launcher"), status["queue"])
     paused = [task for task in status["tasks"] if task.get("gate_reason") == "paused"]
     if paused:
-        from client_plugin.messages import status as messages
-
         found += [
-            messages.TASK_IS_PAUSED(task=task["id"], share=task["compute_granted_percent"])
+            f"{task['id']} is paused: it used more than its share, "
+            f"{task['compute_granted_percent']} % of the GPU, while another task waited; it "
+            "goes on when the excess is paid back"
             for task in paused
         ]
     if crowds := status.get("crowds"):
-        from client_plugin.messages import status as messages
-
-        return [messages.CROWDED(crowd=crowd["text"]) for crowd in crowds] + found
+        return [(f"warning: {crowd['text']}") for crowd in crowds] + found
     return found
 
 
-def _of_gpus(gpus: Iterable[TableRow]) -> List[MessageLine]:
+def _of_gpus(gpus: Iterable[TableRow]) -> List[str]:
     """The drained and the lost ones, with the remedy."""
     warnings = [gpu["warning"] for gpu in gpus if gpu.get("warning")]
     if not warnings:
         return []
-    from client_plugin.messages import status as messages
 
-    found = [messages.GPU_IN_QUESTION(warning=warning) for warning in warnings[:MOST_GPUS]]
+    found = [(f"warning: {warning}") for warning in warnings[:MOST_GPUS]]
     if len(warnings) > MOST_GPUS:
-        found.append(messages.MORE_GPUS_IN_QUESTION(more=len(warnings) - MOST_GPUS))
+        found.append(
+            f"warning: {len(warnings) - MOST_GPUS} more GPUs are drained or lost (the table "
+            "has their states)"
+        )
     return found
 
 
@@ -76,19 +74,26 @@ def say_failures(
 
 def failures(
     store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]
-) -> List[MessageLine]:
+) -> List[str]:
     """These causes, one line each."""
-    found = []
+    found: List[str] = []
     if (
         launcher is not None
         and launcher["state"] != "ok"
         and any(row["state"] == "queued" and not row.get("place") for row in queue)
     ):
-        from client_plugin.messages import status as messages
-
-        found.append(messages.NO_JOB_STARTS(error=launcher["error"]))
+        found.append(
+            stated(
+                f"warning: {launcher['error']}",
+                "(nodemgr doctor says what to do; the jobs keep their places)",
+            )
+        )
     if store is not None and store["state"] != "ok":
-        from client_plugin.messages import status as messages
-
-        found.append(messages.NOTHING_IS_STORED(error=store["error"]))
+        found.append(
+            stated(
+                "warning: nothing new is granted or started, since the manager cannot store it: "
+                f"{store['error']}",
+                "nodemgr doctor says what to do",
+            )
+        )
     return found

@@ -9,15 +9,13 @@ import threading
 import time
 from functools import partial
 
-from client_plugin.messages import top as messages
-from client_plugin.messages.form import sentence
+from client_plugin.messages.form import Notice
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.reading.job_log import open_log
-from client_plugin.verbs.reading.top_reading import read
-from client_plugin.ways import choice
+from client_plugin.verbs.reading.top_reading import read, read_cluster
 from client_plugin.ways.choice import AdminWay, UserWay
 from client_plugin.ways.control import ControlConnection
-from client_plugin.ways.event_signals import EventSignals
+from client_plugin.ways.event_stream import EventSignals
 from client_plugin.ways.faults import Away, Fault
 
 TYPE_CHECKING = False
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
     from client_plugin.verbs.reading.job_log import Log
     from client_plugin.ways.choice import Way
 
-PERIOD_S = 1.0
-"""Figures are read so often."""
+PERIOD_S, CLUSTER_PERIOD_S = 1.0, 5.0
+"""Figures are read so often; of a cluster all nodes are asked."""
 LEAST_S = 0.25
 """Between two readings, however many events come."""
 WHOLE_S = 20.0
@@ -40,10 +38,10 @@ LOG_PIECES = 16
 """The most pieces of a log in one turn."""
 LOG_PERIOD_S = 0.5
 DONE = {
-    "release": messages.RELEASED,
-    "withdraw": messages.WITHDRAWN_FROM_TOP,
-    "hold": messages.HELD_FROM_TOP,
-    "unhold": messages.WAITS_AGAIN,
+    "release": Notice("{subject} is released"),
+    "withdraw": Notice("{subject} is withdrawn"),
+    "hold": Notice("{subject} is held"),
+    "unhold": Notice("{subject} waits again"),
 }
 JOB_ORDERS = {"withdraw": "job_withdraw", "hold": "job_hold", "unhold": "job_free"}
 
@@ -52,14 +50,23 @@ class TopFeed:
     """Reads in a thread of its own; hands everything to the model by `call`."""
 
     def __init__(
-        self, way: Way, model: TopModel, call: Callable[[Callable[[], None]], None]
+        self,
+        way: Way,
+        model: TopModel,
+        call: Callable[[Callable[[], None]], None],
+        *,
+        is_cluster: bool = False,
     ) -> None:
         """`call`: has the drawing thread do some work."""
+        self._read = read_cluster if is_cluster else read
+        self._period_s = CLUSTER_PERIOD_S if is_cluster else PERIOD_S
+        self._is_cluster = is_cluster
         self._way = way
         self._model = model
         self._call = call
-        self._has_stream = isinstance(way, AdminWay)
-        self._signals = EventSignals(way.run_dir if isinstance(way, AdminWay) else None)
+        self._has_stream = isinstance(way, AdminWay) and not is_cluster
+        stream = way.run_dir if isinstance(way, AdminWay) and not is_cluster else None
+        self._signals = EventSignals(stream)
         self._log_turn = 0
 
     def _hand_over(self, work: Callable[[], None]) -> None:
@@ -101,13 +108,13 @@ class TopFeed:
             is_whole = not self._has_stream or began_s - whole_s >= WHOLE_S
             try:
                 if is_whole or not self._take_figures():
-                    view = read(self._way)
+                    view = self._read(self._way)
                     self._hand_over(partial(self._model.take, view))
                     whole_s = began_s
             except Fault as fault:
                 whole_s = 0.0
                 self._hand_over(partial(self._model.fail, self._failure(fault)))
-            if self._signals.wait(PERIOD_S):
+            if self._signals.wait(self._period_s):
                 whole_s = 0.0
                 time.sleep(max(0.0, began_s + LEAST_S - time.monotonic()))
 
@@ -116,7 +123,7 @@ class TopFeed:
         if view is None or not isinstance(fault, Away):
             return fault.message
         clock = tables.local_time("%H:%M:%S", view.at_s)
-        return sentence(messages.PICTURE_IS_OLD(clock=clock))
+        return f"No manager answers: the picture is of {clock}, and goes on when one does."
 
     def _take_figures(self) -> bool:
         """Whether they are of the tasks that the picture has. Raises Fault."""
@@ -138,14 +145,15 @@ class TopFeed:
 
     def _order(self, order: KeyOrder) -> None:
         try:
+            if order.kind == "release" and self._is_cluster:
+                node, _, task = order.subject.partition(":")
+                raise Fault(f"{task} is of {node}", f"nodemgr release {task} on {node}")
             if order.kind != "release":
                 self._way.ask(JOB_ORDERS[order.kind], job=order.subject)
             elif isinstance(self._way, UserWay):
                 self._way.question("release", order.subject)
             elif isinstance(self._way, AdminWay):
-                ControlConnection(self._way.run_dir).call(
-                    "release", task=order.subject, by=choice.user()
-                )
+                ControlConnection(self._way.run_dir).call("release", task=order.subject)
             text, is_failure = str(DONE[order.kind](subject=order.subject)), False
         except Fault as fault:
             text, is_failure = fault.message, True

@@ -6,6 +6,7 @@ Knows: textual. Must not know: the content of the picture, the way to the manage
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import signal
 import time
@@ -191,4 +192,8 @@ def is_hung_up(descriptor: int) -> bool:
 def show(app: TopApp) -> int:
     """Until a key ends it; returns the exit code."""
     code: Optional[int] = app.run(mouse=False)
+    if code == 128 + signal.SIGHUP:  # else Python's own flush fails at its end, and its code is 120
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):
+            os.dup2(nothing, descriptor)
     return app.return_code or 1 if code is None else code

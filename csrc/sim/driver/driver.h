@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "base/abi.h"
+#include "sim/abi/abi.h"
 #include "sim/node/node.h"
 
 enum {

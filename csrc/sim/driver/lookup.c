@@ -97,7 +97,7 @@ typedef struct {
 } error_row;
 
 #define X(name, value) {value, #name, ""},
-static error_row errors[] = {NM_CU_RESULTS(X)};
+static error_row errors[] = {NM_CU_RESULTS(X) NM_SIM_CU_RESULTS(X)};
 #undef X
 
 static error_row *error_of(int code) {

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/abi.h"
+#include "sim/abi/abi.h"
 #include "sim/lost/lost.h"
 #include "sim/node/gate.h"
 #include "sim/node/node.h"
@@ -208,7 +208,7 @@ NM_NVML nvmlSystemGetProcessName(unsigned pid, char *out, unsigned size) {
 static const struct {
     int code;
     const char *name;
-} results[] = {NM_NVML_RESULTS(X)};
+} results[] = {NM_NVML_RESULTS(X) NM_SIM_NVML_RESULTS(X)};
 #undef X
 
 NM_SIM_API const char *nvmlErrorString(nm_nvml_result code) {

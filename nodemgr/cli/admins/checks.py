@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import re
 import resource
 import shutil
 import socket
@@ -26,8 +25,8 @@ from typing import Any, NamedTuple
 
 from client_plugin import units
 from client_plugin.messages import doctor as findings
-from client_plugin.messages.form import Check, MessageLine, relayed
-from client_plugin.verbs.commands.doctor import FIRST_PAGE_OF_DRIVER, full, row_of
+from client_plugin.messages.form import relayed
+from client_plugin.verbs.commands import doctor
 from client_plugin.ways import locations
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.control import ControlConnection, may_control
@@ -49,7 +48,7 @@ ANYWHERE, ON_NODE, IN_ENV, INSIDE = "anywhere", "node", "env", "inside"
 class CheckResult(NamedTuple):
     ok: bool | None
     """None: there was nothing to check."""
-    detail: MessageLine
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,12 @@ def admin(subject: Subject) -> bool:
 
 
 class InstallationCheck(NamedTuple):
-    row: Check
+    name: str
+    cure: str
     place: str
     examine: Callable[[Subject], CheckResult | list[dict[str, Any]]]
     may_cure: Callable[[Subject], bool] = anybody
-    """Whether this user can do what the row's cure says."""
+    """Whether this user can do what the cure says."""
 
 
 NOBODY = 65_534
@@ -148,24 +148,22 @@ def _child(
 
 def client_library(subject: Subject) -> CheckResult:
     if not subject.library.is_file():
-        return CheckResult(False, messages.SHIM_MISSING(library=subject.library))
+        return CheckResult(False, f"{subject.library} is missing")
     copy = _copy_for_programs(subject)
     library = locations.client_library(copy or str(subject.payload))
     tried = _child(["/bin/true"], LD_PRELOAD=library, LD_BIND_NOW="1")
     if tried.returncode != 0 or tried.stderr:
         return CheckResult(
             False,
-            messages.LIBRARY_DOES_NOT_LOAD(
-                program="/bin/true",
-                library=library,
-                exit_code=tried.returncode,
-                error=tried.stderr.strip(),
-            ),
+            f"/bin/true with {library} preloaded: exit {tried.returncode} {tried.stderr.strip()}",
         )
     entry = locations.preload_entry(copy or str(subject.payload))
     mapped = _child(["/bin/cat", "/proc/self/maps"], copy is not None, LD_PRELOAD=entry)
     if subject.library.name not in mapped.stdout:
-        return CheckResult(False, messages.ENTRY_NOT_FOUND(entry=entry, why=_hindrance(entry)))
+        return CheckResult(
+            False,
+            f"the dynamic linker of this system finds no library at {entry}{_hindrance(entry)}",
+        )
     return CheckResult(True, messages.LIBRARY_LOADS(library=entry if copy else subject.library))
 
 
@@ -199,23 +197,21 @@ def versions(subject: Subject) -> CheckResult:
     except (OSError, AttributeError) as error:
         return CheckResult(False, messages.LIBRARY_FAULT(error=error))
     if abi != ABI:
-        return CheckResult(False, messages.LIBRARY_OF_OTHER_VERSION(theirs=abi, ours=ABI))
+        return CheckResult(
+            False, f"the client library speaks version {abi}, this nodemgr version {ABI}"
+        )
     if subject.manager is None:
-        line = messages.NO_MANAGER_TO_COMPARE(client=abi)
+        line = f"client library: {abi}; no manager to compare with"
         return CheckResult(True, _nobody_answers(subject, line))
     theirs = subject.manager
     ours = paths.installed_version()
     if theirs["version"] != ours or theirs.get("abi", abi) != abi:
         return CheckResult(
             False,
-            messages.OTHER_VERSIONS(
-                theirs=theirs["version"],
-                their_client=theirs.get("abi"),
-                ours=ours,
-                our_client=abi,
-            ),
+            f"the manager runs {theirs['version']} (client {theirs.get('abi')}), here is {ours} "
+            f"(client {abi})",
         )
-    return CheckResult(True, messages.SAME_VERSIONS(version=ours, client=abi))
+    return CheckResult(True, f"nodemgr {ours}, client {abi}, here and in the manager")
 
 
 def extension(_subject: Subject) -> CheckResult:
@@ -223,14 +219,11 @@ def extension(_subject: Subject) -> CheckResult:
         import nodemgr._native
     except ImportError as error:
         return CheckResult(False, messages.LIBRARY_FAULT(error=error))
-    return CheckResult(True, messages.FILE_LOADS(file=nodemgr._native.__file__))
+    return CheckResult(True, f"{nodemgr._native.__file__} loads")
 
 
 def hook(subject: Subject) -> CheckResult:
     return _hook_in(sys.executable, subject, PYTHONPATH=str(subject.payload / "sitecustomize"))
-
-
-ASK_PYTHON = "import sys; print(any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
 
 
 def _hook_in(python: str, subject: Subject, **variables: str) -> CheckResult:
@@ -238,18 +231,16 @@ def _hook_in(python: str, subject: Subject, **variables: str) -> CheckResult:
     with tempfile.TemporaryDirectory(prefix="nodemgr-doctor-") as directory:
         Path(directory, "client.conf").write_text("env=doctor\naddress=unix:socket\n")
         answer = _child(
-            [python, "-c", ASK_PYTHON],
+            [python, "-c", doctor.ASK_PYTHON],
             **{"NODEMGR_ENV_DIR": directory, "NODEMGR_OFF": "0", **variables},
         )
     if answer.returncode != 0 or answer.stderr or answer.stdout.strip() != "True":
         said = answer.stderr.strip().splitlines()
         return CheckResult(
             False,
-            messages.PYTHON_WITHOUT_OUR_HOOK_SAYS(
-                python=python, payload=subject.payload, error=said[-1]
-            )
+            f"{python} starts without the import hook of {subject.payload}: {said[-1]}"
             if said
-            else messages.PYTHON_WITHOUT_OUR_HOOK(python=python, payload=subject.payload),
+            else f"{python} starts without the import hook of {subject.payload}",
         )
     return CheckResult(True, findings.PYTHON_HAS_HOOK(python=python))
 
@@ -263,10 +254,10 @@ def manager(subject: Subject) -> CheckResult:
         return CheckResult(None, messages.MAY_NOT_ASK(directory=subject.run_dir))
     if subject.manager is not None:
         pid = subject.manager["pid"]
-        return CheckResult(True, messages.MANAGER_AT(pid=pid, directory=subject.run_dir))
+        return CheckResult(True, f"pid {pid} answers at {subject.run_dir}")
     if allowed and manager_holds(subject.run_dir):
-        return CheckResult(False, messages.MANAGER_STUCK(directory=subject.run_dir))
-    return CheckResult(False, messages.NO_MANAGER_AT(directory=subject.run_dir))
+        return CheckResult(False, f"the manager at {subject.run_dir} runs but does not answer")
+    return CheckResult(False, f"no manager answers at {subject.run_dir}")
 
 
 def manager_holds(run_dir: Path) -> bool:
@@ -301,20 +292,18 @@ def leftovers(subject: Subject) -> CheckResult:
     if not (subject.run_dir / "manager.lock").exists():
         return CheckResult(
             True,
-            messages.NO_LEFTOVERS()
-            if subject.run_dir.exists()
-            else messages.NEVER_A_MANAGER(directory=subject.run_dir),
+            "none" if subject.run_dir.exists() else f"no manager ever ran at {subject.run_dir}",
         )
     if manager_holds(subject.run_dir):
-        return CheckResult(True, messages.MANAGER_ALIVE())
+        return CheckResult(True, "none: the manager is alive")
     left = [name for name in ("control.sock", "events.sock") if (subject.run_dir / name).exists()]
     left += [
         f"envs/{path.parent.name}/socket" for path in sorted(subject.run_dir.glob("envs/*/socket"))
     ]
     if not left or (subject.run_dir / "manager.lock").stat().st_mtime == 0:  # it was stopped
-        return CheckResult(True, messages.ENDED_CLEANLY())
+        return CheckResult(True, "the last manager ended cleanly")
     names = f"{', '.join(left[:4])}{' …' if len(left) > 4 else ''}"
-    return CheckResult(False, messages.DIED_AND_LEFT(names=names))
+    return CheckResult(False, f"a manager died and left {names}")
 
 
 MODES = (
@@ -328,7 +317,7 @@ MODES = (
 
 def modes(subject: Subject) -> CheckResult:
     if not subject.run_dir.is_dir():
-        return CheckResult(None, messages.DOES_NOT_EXIST(directory=subject.run_dir))
+        return CheckResult(None, f"{subject.run_dir} does not exist")
     owner = subject.run_dir.stat().st_uid
     wrong = []
     for label, name, kind, forbidden in MODES:
@@ -338,42 +327,44 @@ def modes(subject: Subject) -> CheckResult:
             continue
         if stat.S_IFMT(found.st_mode) != kind or found.st_mode & forbidden or found.st_uid != owner:
             wrong.append(
-                messages.WRONG_MODE(
-                    label=label,
-                    path=subject.run_dir / name,
-                    mode=stat.filemode(found.st_mode),
-                    uid=found.st_uid,
-                )
+                f"{label} {subject.run_dir / name} is {stat.filemode(found.st_mode)} of uid "
+                f"{found.st_uid}"
             )
     if wrong:
-        return CheckResult(False, messages.WRONG_MODES(files="; ".join(wrong)))
-    return CheckResult(True, messages.MODES_ARE_WELL(directory=subject.run_dir))
+        return CheckResult(False, f"not as the manager makes them: {'; '.join(wrong)}")
+    return CheckResult(True, f"{subject.run_dir} is closed to strangers")
 
 
 def state(subject: Subject) -> CheckResult:
     directory = _state_dir(subject)
     if directory is None:
-        return CheckResult(None, messages.MAY_NOT_ASK_FOR_STATE(directory=subject.run_dir))
+        return CheckResult(
+            None,
+            "only root, the manager's user and the group nodemgr may ask the manager at "
+            f"{subject.run_dir} for its state directory (--state-dir names one)",
+        )
     try:
         found = directory.stat()
     except FileNotFoundError:
-        return CheckResult(None, messages.NOT_YET_THERE(directory=directory))
+        return CheckResult(None, f"{directory} does not exist yet")
     except PermissionError:
-        return CheckResult(None, messages.NOT_OPEN_TO_YOU(directory=directory))
+        return CheckResult(None, f"{directory} is not open to you")
     if not stat.S_ISDIR(found.st_mode):
-        return CheckResult(False, messages.NO_DIRECTORY(directory=directory))
+        return CheckResult(False, f"{directory} is no directory")
     if found.st_mode & 0o077:
         mode = stat.filemode(found.st_mode)
-        return CheckResult(False, messages.STATE_OPEN_TO_OTHERS(directory=directory, mode=mode))
+        return CheckResult(False, f"{directory} is {mode}: keys and records lie there")
     if not os.access(directory, os.W_OK | os.X_OK):
         if found.st_uid != os.geteuid():
-            return CheckResult(None, messages.OTHERS_STATE(directory=directory, uid=found.st_uid))
-        return CheckResult(False, messages.STATE_READ_ONLY(directory=directory))
+            return CheckResult(None, f"{directory} is uid {found.st_uid}'s")
+        return CheckResult(False, f"{directory} is not writable")
     free = shutil.disk_usage(directory).free
     size = units.format_size(free)
     if free < MIN_FREE_BYTES:
-        return CheckResult(False, messages.STATE_NEARLY_FULL(size=size, directory=directory))
-    return CheckResult(True, messages.STATE_IS_WELL(directory=directory, size=size))
+        return CheckResult(
+            False, f"{size} free under {directory}: grants are refused when it is full"
+        )
+    return CheckResult(True, f"{directory}: {size} free")
 
 
 def _state_dir(subject: Subject) -> Path | None:
@@ -390,13 +381,13 @@ def _state_dir(subject: Subject) -> Path | None:
 
 def driver(subject: Subject) -> CheckResult:
     if (subject.run_dir / "sim" / "node.state").exists():
-        return CheckResult(True, messages.SIMULATED_NODE())
+        return CheckResult(True, "a simulated node: no driver needed")
     for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
         try:
             ctypes.CDLL(library)
         except OSError as error:
             return CheckResult(False, findings.DRIVER_DOES_NOT_LOAD(error=error))
-    return CheckResult(True, messages.DRIVER_LOADS())
+    return CheckResult(True, "libcuda.so.1 and libnvidia-ml.so.1 load")
 
 
 def descriptors(subject: Subject) -> CheckResult:
@@ -405,13 +396,18 @@ def descriptors(subject: Subject) -> CheckResult:
     if subject.manager is not None or hard == resource.RLIM_INFINITY:
         return CheckResult(
             True,
-            messages.MANAGERS_OWN_BELOW() if subject.manager is not None else messages.ANY_NUMBER(),
+            "the check of the manager's own is below"
+            if subject.manager is not None
+            else "any number",
         )
-    detail = messages.FILES_OF_MANAGER(files=hard, processes=hard // DESCRIPTORS_PER_CLIENT)
+    detail = (
+        f"a manager started here may open {hard} files, enough for "
+        f"{hard // DESCRIPTORS_PER_CLIENT} processes"
+    )
     return CheckResult(hard >= MIN_DESCRIPTORS, detail)
 
 
-def _nobody_answers(subject: Subject, line: MessageLine) -> MessageLine:
+def _nobody_answers(subject: Subject, line: str) -> str:
     """`line`, unless a manager may be there that answers others."""
     if may_control(subject.run_dir) is False:
         return messages.MAY_NOT_ASK(directory=subject.run_dir)
@@ -420,15 +416,15 @@ def _nobody_answers(subject: Subject, line: MessageLine) -> MessageLine:
 
 def env_directories(subject: Subject) -> CheckResult:
     if subject.manager is None:
-        return CheckResult(None, _nobody_answers(subject, messages.NO_MANAGER_TO_ASK()))
+        return CheckResult(None, _nobody_answers(subject, "no manager to ask"))
     names = [env["name"] for env in ControlConnection(subject.run_dir).call("status")["envs"]]
     wrong = [fault for name in names if (fault := _env_fault(paths.env_dir(subject.run_dir, name)))]
     if wrong:
-        return CheckResult(False, messages.ENV_DIRECTORIES_WRONG(faults="; ".join(wrong)))
-    return CheckResult(True, messages.ENV_DIRECTORIES_WELL(count=len(names)))
+        return CheckResult(False, f"not usable: {'; '.join(wrong)}")
+    return CheckResult(True, f"{len(names)} with client.conf and a socket that answers")
 
 
-def _env_fault(directory: Path) -> MessageLine | None:
+def _env_fault(directory: Path) -> str | None:
     try:
         locations.read_conf(directory)
     except OSError as error:
@@ -436,7 +432,7 @@ def _env_fault(directory: Path) -> MessageLine | None:
     return _socket_fault(directory / "socket")
 
 
-def _socket_fault(path: Path) -> MessageLine | None:
+def _socket_fault(path: Path) -> str | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.settimeout(ANSWER_TIMEOUT_S)
         try:
@@ -484,15 +480,18 @@ def env_directory(subject: Subject) -> CheckResult:
     return CheckResult(True, found)
 
 
+ENV_SOCKET = ("socket", "mount the directory, not the socket file, and check that the manager runs")
+
+
 def env_answer(subject: Subject) -> list[dict[str, Any]] | CheckResult:
     assert subject.env_dir is not None
     try:
         told = _told(UserWay(subject.env_dir).question("doctor"))
     except Mute as mute:
-        return [full(mute)]
+        return [doctor.full(mute)]
     except Fault as fault:
         return CheckResult(False, relayed(fault.message))
-    return [row_of(messages.CHECK_ENV_SOCKET, True, findings.MANAGER_ANSWERS()), *told]
+    return [doctor.row_of(*ENV_SOCKET, True, findings.MANAGER_ANSWERS()), *told]
 
 
 def preload_active(_subject: Subject) -> CheckResult:
@@ -502,72 +501,110 @@ def preload_active(_subject: Subject) -> CheckResult:
     """
     asked = getattr(ctypes.CDLL(None), "nodemgr_preloaded", None)
     if asked is None or asked() != 1:
-        return CheckResult(False, messages.SHIM_ABSENT())
-    return CheckResult(True, messages.SHIM_PRESENT())
+        return CheckResult(False, "the shim is not in this process")
+    return CheckResult(True, "the shim is in this process")
 
 
-def hook_active(subject: Subject) -> CheckResult:
-    """Check the hook in the Python of this environment's users, started as a user starts it."""
-    python = shutil.which("python3") or shutil.which("python")
-    if python is None:
-        return CheckResult(None, findings.NO_PYTHON_IN_PATH())
-    inherited = {
-        name: value for name in ("LD_PRELOAD", "PYTHONPATH") if (value := os.environ.get(name))
-    }
-    return _hook_in(python, subject, **inherited)
-
-
-def ledger_mapped(subject: Subject) -> CheckResult:
-    """Whether each process of this environment that loaded the driver has mapped the ledger.
-
-    Each must have one driver, too.
-    """
-    assert subject.env_dir is not None
-    if locations.read_conf(subject.env_dir).get("address", "").startswith("udp:"):
-        return CheckResult(None, findings.NO_LEDGER_OVER_UDP())
-    from nodemgr.edge.kernel import ownership, processes  # this check alone needs them
-
-    with_driver, without_ledger, twice = 0, [], []
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            maps = processes.mappings(int(pid))
-            if not re.search(r"/libcuda\.so", maps):
-                continue
-            named = ownership.env_dir_at_start(int(pid))
-        except OSError:
-            continue
-        if (named or paths.CONTAINER_ENV_DIR) != subject.env_dir:
-            continue
-        with_driver += 1
-        if not re.search(r"/memfd:nodemgr", maps):
-            without_ledger.append(pid)
-        if len(FIRST_PAGE_OF_DRIVER.findall(maps)) > 1:
-            twice.append(pid)
-    if not with_driver:
-        return CheckResult(None, messages.ENV_USES_NO_DRIVER())
-    if without_ledger:
-        return CheckResult(False, findings.WITHOUT_LEDGER(pids=", ".join(without_ledger)))
-    if twice:
-        return CheckResult(False, findings.SECOND_DRIVER(pids=", ".join(twice)))
-    return CheckResult(True, messages.ENV_ALL_WITH_LEDGER(count=with_driver))
+def as_within(check: Callable[[], doctor.CheckOutcome]) -> Callable[[Subject], CheckResult]:
+    """A check of the client in this container, of this process's environment."""
+    return lambda _subject: CheckResult(*check())
 
 
 CHECKS = (
-    InstallationCheck(messages.CHECK_CLIENT_LIBRARY, ANYWHERE, client_library, installer),
-    InstallationCheck(messages.CHECK_VERSIONS, ANYWHERE, versions, installer),
-    InstallationCheck(messages.CHECK_IMPORT_HOOK, ANYWHERE, hook, installer),
-    InstallationCheck(messages.CHECK_EXTENSION, ON_NODE, extension, installer),
-    InstallationCheck(messages.CHECK_MANAGER, ON_NODE, manager),
-    InstallationCheck(messages.CHECK_LEFTOVERS, ON_NODE, leftovers, admin),
-    InstallationCheck(messages.CHECK_MODES, ON_NODE, modes, admin),
-    InstallationCheck(messages.CHECK_STATE, ON_NODE, state, admin),
-    InstallationCheck(messages.CHECK_NODE_DRIVER, ON_NODE, driver),
-    InstallationCheck(messages.CHECK_OPEN_FILES, ON_NODE, descriptors, admin),
-    InstallationCheck(messages.CHECK_ENVIRONMENTS, ON_NODE, env_directories, admin),
-    InstallationCheck(messages.CHECK_MANAGERS_OWN, ON_NODE, managers_own),
-    InstallationCheck(messages.CHECK_ENV_DIRECTORY, IN_ENV, env_directory),
-    InstallationCheck(messages.CHECK_ENV_SOCKET, IN_ENV, env_answer),
-    InstallationCheck(messages.CHECK_PRELOAD_ACTIVE, INSIDE, preload_active),
-    InstallationCheck(messages.CHECK_HOOK_ACTIVE, INSIDE, hook_active),
-    InstallationCheck(messages.CHECK_LEDGER_MAPPED, INSIDE, ledger_mapped),
+    InstallationCheck(
+        "client library",
+        "install again where a C compiler is: {install}",
+        ANYWHERE,
+        client_library,
+        installer,
+    ),
+    InstallationCheck(
+        "versions",
+        "install the same nodemgr here and there, then restart the manager (tasks go on)",
+        ANYWHERE,
+        versions,
+        installer,
+    ),
+    InstallationCheck(
+        "import hook", "install again where a C compiler is: {install}", ANYWHERE, hook, installer
+    ),
+    InstallationCheck(
+        "extension", "install again where a C compiler is: {install}", ON_NODE, extension, installer
+    ),
+    InstallationCheck(
+        "manager",
+        "start one of your own: nodemgr serve; the node's, as an administrator: systemctl "
+        "start nodemgr",
+        ON_NODE,
+        manager,
+    ),
+    InstallationCheck(
+        "leftovers",
+        "harmless, running tasks wait for a new manager; start it: nodemgr serve (or: "
+        "systemctl start nodemgr)",
+        ON_NODE,
+        leftovers,
+        admin,
+    ),
+    InstallationCheck(
+        "modes",
+        "stop the manager, remove the run directory, start the manager again",
+        ON_NODE,
+        modes,
+        admin,
+    ),
+    InstallationCheck(
+        "state", "make room, and keep it the manager's own (chmod 700)", ON_NODE, state, admin
+    ),
+    InstallationCheck(
+        "driver",
+        "have the NVIDIA driver installed, or try without a GPU: nodemgr serve --simulate 4x80GiB",
+        ON_NODE,
+        driver,
+    ),
+    InstallationCheck(
+        "open files",
+        "raise LimitNOFILE= of the manager's unit, or ulimit -Hn",
+        ON_NODE,
+        descriptors,
+        admin,
+    ),
+    InstallationCheck(
+        "environments",
+        "set the quota once more (nodemgr quota set), which writes the directory anew",
+        ON_NODE,
+        env_directories,
+        admin,
+    ),
+    InstallationCheck(
+        "manager's own",
+        "start it: nodemgr serve (or: systemctl start nodemgr)",
+        ON_NODE,
+        managers_own,
+    ),
+    InstallationCheck(
+        "env directory", "mount RUN/envs/ENV of the node at /run/nodemgr-env", IN_ENV, env_directory
+    ),
+    InstallationCheck(*ENV_SOCKET, IN_ENV, env_answer),
+    InstallationCheck(
+        "preload",
+        "mount /etc/ld.so.preload naming the shim into the container, or start programs with "
+        "nodemgr run",
+        INSIDE,
+        preload_active,
+    ),
+    InstallationCheck(
+        "hook",
+        "mount /etc/ld.so.preload naming the shim into the container, or start programs with "
+        "nodemgr run",
+        INSIDE,
+        as_within(doctor.hook),
+    ),
+    InstallationCheck(
+        "ledger",
+        "such a program escapes its quota: static linking, dlmopen, NODEMGR_OFF, or an old "
+        "lease; end it",
+        INSIDE,
+        as_within(doctor.ledger),
+    ),
 )

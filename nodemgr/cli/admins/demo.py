@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import click
 
 from client_plugin import units
-from client_plugin.messages.form import MessageLine, Notice, sentence
+from client_plugin.messages.form import Notice, notice
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr import paths
 from nodemgr.cli.admins.stage import STEP_TIMEOUT_S, NotSeen, Program, PublishedEvent, Stage
@@ -44,17 +44,21 @@ class Framework(NamedTuple):
 
     name: str
     script: str
-    kind: MessageLine
+    kind: str
 
 
-STAND_IN = Framework("cupy", "train.py", messages.FRAMEWORK_STAND_IN())
+STAND_IN = Framework(
+    "cupy",
+    "train.py",
+    "not the real one but a small stand-in, examples/standin: ctypes on the CUDA driver",
+)
 REAL = (
     (
-        Framework("torch", "train_torch.py", messages.FRAMEWORK_TORCH()),
+        Framework("torch", "train_torch.py", "the real PyTorch"),
         "import torch; assert torch.version.cuda and torch.cuda.device_count()",
     ),
     (
-        Framework("cupy", "train.py", messages.FRAMEWORK_CUPY()),
+        Framework("cupy", "train.py", "the real CuPy"),
         "import cupy; assert cupy.cuda.runtime.getDeviceCount()",
     ),
 )
@@ -89,8 +93,8 @@ It ends when its input closes.
 """
 
 
-def narrate(line: MessageLine) -> None:
-    click.echo(f"    {line}")
+def narrate(text: str) -> None:
+    click.echo(f"    {notice(text)}")
 
 
 def size(size_bytes: int) -> str:
@@ -101,14 +105,14 @@ def counted(gpus: int) -> str:
     return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
-def grant_line(granted: PublishedEvent) -> MessageLine:
-    row = messages.GRANTED_OF_EACH if len(granted["gpu_indices"]) > 1 else messages.GRANTED_OF_ONE
-    waited_ns = granted["waited_ns"]
-    when = (
-        messages.DEMO_GRANTED_AFTER(waited=milliseconds(waited_ns))
-        if waited_ns
-        else messages.GRANTED_AT_ONCE()
+def grant_line(granted: PublishedEvent) -> str:
+    row = (
+        Notice("{task}: {gpus}, {memory} each, granted {when}")
+        if len(granted["gpu_indices"]) > 1
+        else Notice("{task}: {gpus}, {memory} of its memory, granted {when}")
     )
+    waited_ns = granted["waited_ns"]
+    when = f"after {milliseconds(waited_ns)} in the queue" if waited_ns else "at once"
     return row(
         task=granted["task"],
         gpus=gpu_names(granted),
@@ -143,12 +147,8 @@ def quotas(story: Story) -> None:
     for row in story.stage.status()["envs"]:
         quota = row["quota"]
         narrate(
-            messages.QUOTA_IS(
-                env=row["name"],
-                gpus=counted(quota["gpus"]),
-                memory=size(quota["memory_bytes"]),
-                acquire=quota["acquire"],
-            )
+            f"{row['name']}: {counted(quota['gpus'])} with {size(quota['memory_bytes'])} in "
+            f"all; asks at {quota['acquire']}"
         )
 
 
@@ -163,24 +163,19 @@ def script_gets_a_gpu(story: Story) -> None:
     program = story.script = story.stage.program("alice", "train", training, **beside)
     granted = story.stage.event("task.granted", of=program, env="alice")
     program.line("imported", timeout_s=PROBE_TIMEOUT_S)
-    _expect(program.maps("libnodemgr.so"), messages.NO_SHIM_IN_SCRIPT())
+    _expect(program.maps("libnodemgr.so"), "the shim is not in the script's process")
     _expect(
         program.pid in granted["pids"],
         messages.PID_NOT_GRANTED(pid=program.pid, task=granted["task"]),
     )
     if story.framework is STAND_IN:
-        _expect(not program.maps("libcuda.so"), messages.DRIVER_TOO_EARLY())
+        _expect(not program.maps("libcuda.so"), "the driver was loaded before a GPU was granted")
     story.script_task = granted["task"]
     framework = story.framework
+    narrate(f"{framework.script} (pid {program.pid}) imports {framework.name}: {framework.kind}")
     narrate(
-        messages.SCRIPT_IMPORTS(
-            script=framework.script,
-            pid=program.pid,
-            framework=framework.name,
-            kind=framework.kind,
-        )
+        f"route: LD_PRELOAD -> sitecustomize -> import hook -> request at `import {framework.name}`"
     )
-    narrate(messages.ROUTE_OF_SCRIPT(framework=framework.name))
     narrate(grant_line(granted))
     program.go_on()
     program.line("allocated")
@@ -188,21 +183,21 @@ def script_gets_a_gpu(story: Story) -> None:
 
 def program_gets_a_gpu(story: Story) -> None:
     if story.gpus == 1:
-        narrate(messages.STEP_LEFT_OUT())
+        narrate("(left out: this node has one GPU)")
         return
     program = story.stage.program("alice", "hold", HOLD, options=["--gpus", story.gpus - 1])
     granted = story.stage.event("task.granted", of=program, env="alice")
     _holds(program)
     _expect(
         program.maps("libnodemgr.so") and program.maps("libcuda.so"),
-        messages.NO_SHIM_OR_DRIVER(),
+        "shim or driver is not in the program's process",
     )
     _expect(
         program.pid in granted["pids"],
         messages.PID_NOT_GRANTED(pid=program.pid, task=granted["task"]),
     )
-    narrate(messages.PROGRAM_IS(pid=program.pid))
-    narrate(messages.ROUTE_OF_PROGRAM())
+    narrate(f"hold (pid {program.pid}), compiled from examples/hold.c")
+    narrate("route: LD_PRELOAD -> the shim's cuInit, bound when the program was loaded -> request")
     narrate(grant_line(granted))
 
 
@@ -210,9 +205,9 @@ def another_waits(story: Story) -> None:
     story.waiter = story.stage.program("bob", "hold", HOLD)
     story.stage.event("task.waiting", of=story.waiter, env="bob")
     queue = story.stage.status()["queue"]
-    _expect([row["env"] for row in queue] == ["bob"], messages.DEMO_QUEUE_OF_OTHERS())
-    _expect(queue[0]["position"] == 1, messages.WRONG_PLACE(position=queue[0]["position"]))
-    narrate(messages.DEMO_WAITS(request=queue[0]["id"], reason=queue[0]["reason"]))
+    _expect([row["env"] for row in queue] == ["bob"], "the request in the queue is not bob's")
+    _expect(queue[0]["position"] == 1, f"bob has place {queue[0]['position']}")
+    narrate(f"{queue[0]['id']} waits: {queue[0]['reason']}")
 
 
 def too_much_is_refused(story: Story) -> None:
@@ -222,13 +217,13 @@ def too_much_is_refused(story: Story) -> None:
     gpu = _gpu_in_use(story, _task(story, story.script_task)["gpu_indices"][0])
     _expect(
         "OutOfMemory" in refused or "OUT_OF_MEMORY" in refused,
-        messages.OTHER_REFUSAL(refused=refused),
+        f"it was refused for another reason: {refused}",
     )
-    narrate(messages.REFUSED_IS(refused=refused.removeprefix("refused ")))
+    narrate(f"{refused.removeprefix('refused ')}")
     total, used, granted = (
         size(gpu[f"memory_{what}_bytes"]) for what in ("total", "used", "granted")
     )
-    narrate(messages.GRANT_OF_GPU(index=gpu["index"], total=total, used=used, granted=granted))
+    narrate(f"GPU {gpu['index']} has {total}, {used} in use; alice's grant on it is {granted}")
 
 
 def waiting_one_is_next(story: Story) -> None:
@@ -238,24 +233,19 @@ def waiting_one_is_next(story: Story) -> None:
     code = story.script.ended()
     ended = story.stage.event("task.ended", task=story.script_task)
     granted = story.stage.event("task.granted", of=story.waiter, env="bob")
-    _expect(code == 0, messages.SCRIPT_FAILED(code=code, printed=story.script.printed()))
+    _expect(code == 0, f"alice's script ended with {code}{story.script.printed()}")
     _holds(story.waiter)
     _expect(
         story.waiter.pid in granted["pids"],
         messages.PID_NOT_GRANTED(pid=story.waiter.pid, task=granted["task"]),
     )
-    _expect(not story.stage.status()["queue"], messages.REQUEST_LEFT())
+    _expect(not story.stage.status()["queue"], "a request is still in the queue")
     story.waiter_task, story.waiter_gpus = granted["task"], tuple(granted["gpu_indices"])
     after = milliseconds(granted["monotonic_ns"] - ended["monotonic_ns"])
     waited = milliseconds(granted["waited_ns"])
     narrate(
-        messages.NEXT_GOT(
-            task=granted["task"],
-            gpus=gpu_names(granted),
-            after=after,
-            ended=ended["task"],
-            waited=waited,
-        )
+        f"{granted['task']} gets {gpu_names(granted)} {after} after the end of "
+        f"{ended['task']}; it waited {waited} in all"
     )
 
 
@@ -266,38 +256,33 @@ def killed_one_leaves_nothing(story: Story) -> None:
     gpu = _gpu(story, story.waiter_gpus[0])
     _expect(
         gpu["tasks"] == 0 and gpu["memory_granted_bytes"] == 0,
-        messages.STILL_GRANTED(index=gpu["index"]),
+        f"GPU {gpu['index']} is still granted",
     )
-    _expect(story.waiter.ended() == -9, messages.NOT_BY_KILL())
+    _expect(story.waiter.ended() == -9, "the program did not end by the kill")
     after = milliseconds(ended["monotonic_ns"] - killed_ns)
     narrate(
-        messages.FREE_AGAIN(
-            task=ended["task"], why=ended["why"], gpus=gpu_names(ended), after=after
-        )
+        f"{ended['task']} ended ({ended['why']}): {gpu_names(ended)} free again {after} after "
+        "the kill"
     )
     narrate(
-        messages.GPU_IS_FREE(
-            index=gpu["index"],
-            tasks=gpu["tasks"],
-            granted=size(gpu["memory_granted_bytes"]),
-            total=size(gpu["memory_total_bytes"]),
-        )
+        f"GPU {gpu['index']}: {gpu['tasks']} tasks, {size(gpu['memory_granted_bytes'])} of "
+        f"{size(gpu['memory_total_bytes'])} granted"
     )
 
 
 STEPS: tuple[tuple[Notice, Callable[[Story], None]], ...] = (
-    (messages.QUOTAS_OF_TWO, quotas),
-    (messages.SCRIPT_RUNS, script_gets_a_gpu),
-    (messages.PROGRAM_RUNS, program_gets_a_gpu),
-    (messages.ANOTHER_WAITS, another_waits),
-    (messages.BATCH_BEYOND_QUOTA, too_much_is_refused),
-    (messages.NEXT_IS_SERVED, waiting_one_is_next),
-    (messages.PROGRAM_KILLED, killed_one_leaves_nothing),
+    (Notice("alice and bob may use so much"), quotas),
+    (Notice("alice runs a Python script, which enters through the import hook"), script_gets_a_gpu),
+    (Notice("alice runs a C program too, which enters through the shim"), program_gets_a_gpu),
+    (Notice("bob runs the same program and waits"), another_waits),
+    (Notice("alice's script tries a batch beyond the quota"), too_much_is_refused),
+    (Notice("alice's script ends, and bob's program gets the GPU"), waiting_one_is_next),
+    (Notice("bob's program is killed with -9"), killed_one_leaves_nothing),
 )
 """The headlines and the steps, in their order."""
 
 
-def _expect(holds: bool, otherwise: MessageLine) -> None:
+def _expect(holds: bool, otherwise: str) -> None:
     if not holds:
         raise NotSeen(otherwise)
 
@@ -305,7 +290,7 @@ def _expect(holds: bool, otherwise: MessageLine) -> None:
 def _holds(program: Program) -> None:
     """hold's own word that it has its memory. Raises NotSeen."""
     said = json.loads(program.line("{"))
-    _expect(said["error"] is None, messages.HOLD_GOT(name=program.name, error=said["error"]))
+    _expect(said["error"] is None, f"{program.name} got {said['error']}")
 
 
 def _gpu(story: Story, index: int) -> Mapping[str, Any]:
@@ -324,7 +309,9 @@ def _gpu_in_use(story: Story, index: int) -> Mapping[str, Any]:
     while (gpu := _gpu(story, index))["memory_used_bytes"] < GIB:
         if time.monotonic() > deadline:
             used = size(gpu["memory_used_bytes"])
-            raise NotSeen(messages.USE_NOT_SHOWN(used=used, index=index, held=size(GIB)))
+            raise NotSeen(
+                f"`status` shows {used} in use on GPU {index}, where the script holds {size(GIB)}"
+            )
         time.sleep(0.05)
     return gpu
 
@@ -334,7 +321,7 @@ def _task(story: Story, task_id: str) -> Mapping[str, Any]:
         (task for task in story.stage.status()["tasks"] if task["id"] == task_id), None
     )
     if found is None:
-        raise NotSeen(messages.TASK_NOT_SHOWN(task=task_id))
+        raise NotSeen(f"{task_id} is not among the tasks of `status`")
     return found
 
 
@@ -354,18 +341,21 @@ def real_gpus() -> int:
     return count
 
 
-def choose_node(simulate: str | None) -> tuple[str | None, MessageLine]:
+def choose_node(simulate: str | None) -> tuple[str | None, str]:
     """(node to simulate or None, its description)."""
     if simulate is not None:
-        return simulate, messages.NODE_AS_ASKED(node=simulate)
+        return simulate, f"a simulated node, {simulate}"
     count = real_gpus()
     if not count:
-        return SIMULATED_NODE, messages.DEMO_WITHOUT_GPU(node=SIMULATED_NODE)
+        return SIMULATED_NODE, f"no NVIDIA GPU here, so a simulated node: {SIMULATED_NODE}"
     from nodemgr.cli.admins.checks import manager_holds
 
     if manager_holds(paths.SYSTEM_RUN_DIR):
-        return SIMULATED_NODE, messages.NODE_OF_ANOTHER(node=SIMULATED_NODE)
-    return None, messages.NODE_WITH_GPUS(count=count)
+        return (
+            SIMULATED_NODE,
+            f"another manager has this machine's GPUs, so a simulated node: {SIMULATED_NODE}",
+        )
+    return None, f"this machine's own GPUs, {count}"
 
 
 def choose_framework(simulated: bool) -> Framework:
@@ -402,7 +392,9 @@ def command(simulate: str | None) -> None:
         try:
             stage.start_manager()
         except NotSeen as fault:
-            raise Fault(messages.DEMO_WITHOUT_MANAGER(fault=fault)) from None
+            raise Fault(
+                f"demo: the manager did not start: {fault}", "mend that, or give --simulate 2x16GiB"
+            ) from None
         with stage.events():
             _play(stage, node, described)
 
@@ -416,21 +408,26 @@ def _check_node(node: str) -> None:
         raise click.BadParameter(str(wrong), param_hint="--simulate") from None
 
 
-def _play(stage: Stage, node: str | None, described: MessageLine) -> None:
+def _play(stage: Stage, node: str | None, described: str) -> None:
     gpus = stage.status()["gpus"]
     smallest_bytes = min(gpu["memory_total_bytes"] for gpu in gpus)
     grant_bytes = int(smallest_bytes * GRANT_SHARE) // GIB * GIB
     if grant_bytes < 2 * GIB:
-        raise Fault(messages.DEMO_SMALL_GPUS(), Exit.USAGE)
+        raise Fault(
+            "demo: GPUs of at least 4GiB are needed",
+            "nodemgr demo --simulate 2x16GiB",
+            code=Exit.USAGE,
+        )
     story = Story(stage, choose_framework(node is not None), len(gpus), grant_bytes)
-    click.echo(messages.DEMO_BEGINS(node=described, pid=stage.call("ping")["pid"]))
+    click.echo(notice(f"nodemgr demo: {described}; manager: pid {stage.call('ping')['pid']}"))
     for number, (row, step) in enumerate(STEPS, start=1):
         headline = row()
-        click.echo(messages.DEMO_STEP(number=number, headline=headline))
+        click.echo(notice(f"{number} {headline}"))
         try:
             step(story)
         except (NotSeen, Fault) as fault:
             raise Fault(
-                messages.DEMO_STEP_MISSED(number=number, headline=headline, fault=fault)
+                f"demo: step {number} ({headline}) did not happen: {fault}",
+                "please report it with this line, or run it on a quieter machine",
             ) from None
-    click.echo(sentence(messages.DEMO_DONE()))
+    click.echo("All of it happened.")

@@ -7,6 +7,7 @@ does not fail.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import click
 
 from client_plugin.messages import doctor as messages
 from client_plugin.messages.form import relayed
-from client_plugin.verbs.commands.doctor import row_of
+from client_plugin.verbs.commands.doctor import row_of, show
 from client_plugin.verbs.presentation import tables
 from client_plugin.ways import locations
 from client_plugin.ways.faults import Exit, Fault
@@ -24,9 +25,6 @@ from nodemgr.cli.admins.checks import CHECKS, CheckResult, InstallationCheck, Su
 from nodemgr.cli.admins.node_checks import NODE_CHECKS
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.helps import HelpedCommand
-from nodemgr.messages import doctor as node_messages
-
-WORDS = {True: "ok", False: "FAIL", None: "skip"}
 
 
 @click.command(
@@ -54,7 +52,7 @@ def command(env: str | None, state_dir: str | None, run_dir: str | None, as_json
     if as_json:
         tables.print_json({"schema_version": 1, "checks": results})
     else:
-        _show(results)
+        show(results)
     sys.exit(Exit.FAILED if failed else 0)
 
 
@@ -77,23 +75,11 @@ def _run(check: InstallationCheck, subject: Subject) -> list[dict[str, Any]]:
         found = check.examine(subject)
     except Fault as fault:
         found = CheckResult(False, relayed(fault.message))
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         found = CheckResult(False, messages.CHECK_FAILED(error=error))
     if isinstance(found, list):
         return found
-    row = row_of(check.row, found.ok, found.detail)
+    row = row_of(check.name, check.cure, found.ok, found.detail)
     if row["cure"] and not check.may_cure(subject):
-        row["cure"] = node_messages.FOR_ADMIN(cure=row["cure"])
+        row["cure"] = f"for an administrator: {row['cure']}"
     return [row]
-
-
-def _show(results: list[dict[str, Any]]) -> None:
-    width = max(len(result["name"]) for result in results)
-    for result in results:
-        word = WORDS[result["ok"]]
-        shown = click.style(word, fg=tables.COLOURS.get(word)) if tables.colours_wanted() else word
-        cure = f" -> {result['cure']}" if result["ok"] is False and result["cure"] else ""
-        click.echo(
-            f"{shown}{' ' * (6 - len(word))}{result['name'].ljust(width)} "
-            f" {tables.printable(result['detail'] + cure)}"
-        )

@@ -8,10 +8,8 @@ from typing import Any
 
 import click
 
-from client_plugin.messages.form import sentence
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column, SizeColumn, TableRow
-from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 from nodemgr.cli.admins import asking, quota
 from nodemgr.cli.presentation import options
@@ -82,8 +80,13 @@ def create(env: str, run_dir: str | None, as_json: bool, **said: Any) -> None:
     users of this node that may enter.
     """
     arguments = quota.arguments_of(said)
-    made = asking.control(run_dir).call("env_create", env=env, **arguments, by=choice.user())
+    made = asking.control(run_dir).call("env_create", env=env, **arguments)
     quota.say_changes(made, f"environment {env}")
+    if arguments.get("cpus") or arguments.get("host_memory_bytes"):
+        say(
+            "--cpus and --host-memory limit jobs and commands on the node, and not in a container",
+            "give its engine limits: --cpus and --memory of podman and docker",
+        )
     if as_json:
         tables.print_json({"schema_version": 1, "env": made["env"]})
     else:
@@ -99,7 +102,9 @@ def list_all(run_dir: str | None, as_json: bool) -> None:
     if as_json:
         tables.print_json(found)
     else:
-        tables.show(COLUMNS, found["envs"], empty=sentence(messages.NO_ENV_YET()))
+        tables.show(
+            COLUMNS, found["envs"], empty="No environment yet (nodemgr env create ENV --gpus N)."
+        )
 
 
 @command.command("show")
@@ -118,14 +123,18 @@ def show(env: str, run_dir: str | None, as_json: bool) -> None:
 @command.command("rm")
 @click.argument("env", type=options.ENV)
 @quota.force_option
+@quota.cluster_option
 @options.run_dir_option
-def remove(env: str, force: bool, run_dir: str | None) -> None:
+def remove(env: str, force: bool, cluster: bool, run_dir: str | None) -> None:
     """Forget ENV.
 
     If tasks run or requests wait in it, this names them and does nothing without --force.
     """
+    if cluster:
+        quota.remove_from_cluster(env, run_dir)
+        return
     quota.remove(env, force, run_dir)
-    say(messages.ENV_REMOVED_CONTAINERS(env=env))
+    say(f"{env} is removed; containers that have its device go on without GPUs")
 
 
 @command.command("rekey")
@@ -144,7 +153,7 @@ def rekey(env: str, grace: int, run_dir: str | None) -> None:
     new key before the old key ends (--grace). Otherwise it falls silent, and its GPUs are taken
     back.
     """
-    made = asking.control(run_dir).call("env_rekey", env=env, grace_ms=grace, by=choice.user())
+    made = asking.control(run_dir).call("env_rekey", env=env, grace_ms=grace)
     click.echo(made["key_directory"])
 
 
@@ -154,15 +163,24 @@ def _show(env: TableRow) -> None:
     if env["cdi_fault"]:
         say(messages.WARNING(line=env["cdi_fault"]))
     if env["device"] is None:
-        say(messages.ENV_WITHOUT_DEVICE(env=env["env"]))
+        say(
+            f"warning: no container can be given {env['env']}, whose name is none for a CDI device",
+            "make an environment whose name ends with a letter or digit",
+        )
         return
     for engine, text in ways(env).items():
         click.echo(f"\n{engine}:\n" + "\n".join("  " + line for line in text.splitlines()))
     directory = os.path.dirname(env["cdi_file"])
     if directory not in READ_BY_ENGINES:
-        say(messages.ENGINE_MUST_READ(path=directory))
+        say(
+            f"the container engine must be told to read {directory}",
+            "podman: --cdi-spec-dir; docker: cdi-spec-dirs in daemon.json",
+        )
     if env["key_directory"]:
-        say(messages.CLIENTS_NEED_KEY(path=env["key_directory"]))
+        say(
+            f"clients on other machines need {env['key_directory']}",
+            "copy it there, and name it in their NODEMGR_ENV_DIR",
+        )
 
 
 def ways(env: TableRow) -> dict[str, str]:

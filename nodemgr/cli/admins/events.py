@@ -10,17 +10,18 @@ from typing import Any
 import click
 
 from client_plugin import units
+from client_plugin.messages.form import stated
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import ValueKind
 from client_plugin.verbs.presentation import tables
 from client_plugin.ways import locations, terminal
 from client_plugin.ways.control import ControlConnection
+from client_plugin.ways.event_stream import EventStream
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.helps import HelpedCommand
 from nodemgr.core.model import event_names
-from nodemgr.messages import admins as messages
 
 ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
 """The fields that every event has; the other fields are the event's own."""
@@ -45,7 +46,11 @@ def _known_names(
             ] or event_names.FAMILIES
             meant = did_you_mean(name, (*event_names.EVENT_NAMES, *event_names.FAMILIES))
             raise click.BadParameter(
-                messages.UNKNOWN_EVENT(name=name, known=", ".join(others), meant=meant)
+                stated(
+                    f"there is no event {name!r}",
+                    f"name one of {', '.join(others)}{meant}",
+                    "usage",
+                )
             )
     return names
 
@@ -106,8 +111,9 @@ def command(
         return
     if count == 0 and after is None:
         last = max((event["sequence"] for event in _past(control, None, 1)), default=0)
-    for event in asking.follow(run_dir or locations.find_run_dir(), last):
-        _print(event, names, as_json, width)
+    with EventStream(run_dir or locations.find_run_dir(), last) as stream:
+        for event in stream.follow():
+            _print(event, names, as_json, width)
 
 
 def _sequence(control: ControlConnection, sequence: int, time_ns: int) -> int:

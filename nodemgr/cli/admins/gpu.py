@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import click
 
+from client_plugin.messages.form import Notice
 from client_plugin.verbs.presentation import tables
-from client_plugin.ways import choice
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
-from nodemgr.messages import admins as messages
 
 
 @click.group(
@@ -32,7 +31,7 @@ def _order(name: str, verb: str, line: Callable[..., str], help_text: str) -> No
     @options.json_option
     def carry_out(index: int, note: str | None, run_dir: str | None, as_json: bool) -> None:
         said = {} if note is None else {"note": note}
-        told = asking.control(run_dir).call(verb, index=index, by=choice.user(), **said)
+        told = asking.control(run_dir).call(verb, index=index, **said)
         if as_json:
             tables.print_json(told)
         else:
@@ -42,24 +41,24 @@ def _order(name: str, verb: str, line: Callable[..., str], help_text: str) -> No
 _order(
     "drain",
     "gpu_drain",
-    messages.GPU_IS_DRAINED,
+    Notice("GPU {index} gets no new task (nodemgr gpu resume {index} ends that)"),
     "Give the GPU to no new task; its tasks go on.",
 )
 _order(
     "resume",
     "gpu_resume",
-    messages.GPU_RESUMED,
+    Notice("GPU {index} gets tasks again; {failures} recorded failures count"),
     "Give a drained GPU to tasks again; its failures still count.",
 )
 _order(
     "failed",
     "gpu_failed",
-    messages.GPU_FAILURE_RECORDED,
+    Notice("failure {failures} of GPU {index} is recorded"),
     "Record a failure of the GPU that the driver has not reported.",
 )
 _order(
     "repaired",
     "gpu_repaired",
-    messages.GPU_REPAIRED,
+    Notice("GPU {index} is repaired: {failures} recorded failures count"),
     "Forget the failures of the GPU, and give it to tasks again.",
 )

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import time
+from pathlib import Path
 from typing import Any
 
 import click
 
+from client_plugin.messages.form import relayed
+from client_plugin.verbs.commands.status import node_columns
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column
-from client_plugin.ways import choice
+from client_plugin.ways.faults import Exit, Fault
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
 
-COLUMNS = (
-    Column("NODE", lambda n: n["node"]),
-    Column("STATE", lambda n: n["state"]),
-    Column("GPUS", lambda n: n["gpus"], right=True),
-    Column("JOBS", lambda n: n["gpus_of_jobs"], right=True),
-    Column("OTHERS", lambda n: n["gpus_of_others"], right=True),
-    Column("SILENT", lambda n: tables.seconds(n["silent_seconds"]), right=True),
-    Column("WHY", lambda n: n["why"] or None, rest=True, below=True),
-)
 JOBS = (
     Column("JOB", lambda r: r["job"]),
     Column("STATE", lambda r: r["state"]),
@@ -51,14 +47,14 @@ def list_nodes(run_dir: str | None, as_json: bool) -> None:
     if as_json:
         tables.print_json(told)
     else:
-        tables.show(COLUMNS, told["nodes"], empty="No node has joined.")
+        tables.show(node_columns(), told["nodes"], empty="No node has joined.")
 
 
 def _show(told: dict[str, Any], as_json: bool) -> None:
     if as_json:
         tables.print_json({"schema_version": 1, **told})
         return
-    tables.show(COLUMNS, [told])
+    tables.show(node_columns(), [told])
     if told.get("rows"):
         print()
         tables.show(JOBS, told["rows"])
@@ -73,7 +69,7 @@ def _order(name: str, verb: str, help_text: str) -> None:
     @options.run_dir_option
     @options.json_option
     def carry_out(node: str, run_dir: str | None, as_json: bool) -> None:
-        _show(asking.cluster(run_dir).call(verb, node=node, by=choice.user()), as_json)
+        _show(asking.cluster(run_dir).call(verb, node=node), as_json)
 
 
 @command.command("drain")
@@ -84,7 +80,7 @@ def _order(name: str, verb: str, help_text: str) -> None:
 def drain(node: str, note: str | None, run_dir: str | None, as_json: bool) -> None:
     """Give NODE no job. Jobs that it has not begun come back; the others go on."""
     said = {} if note is None else {"note": note}
-    told = asking.cluster(run_dir).call("node_drain", node=node, by=choice.user(), **said)
+    told = asking.cluster(run_dir).call("node_drain", node=node, **said)
     _show(told, as_json)
 
 
@@ -103,7 +99,7 @@ _order(
 @options.run_dir_option
 def remove(node: str, run_dir: str | None) -> None:
     """Forget NODE, which has no job of the cluster."""
-    asking.cluster(run_dir).call("node_remove", node=node, by=choice.user())
+    asking.cluster(run_dir).call("node_remove", node=node)
     click.echo(f"{node} is no node of the cluster any more.")
 
 
@@ -114,17 +110,74 @@ def remove(node: str, run_dir: str | None) -> None:
 @click.option(
     "--take-over", is_flag=True, help="Environments that the head has too are the head's from now."
 )
+@click.option(
+    "--drain", is_flag=True, help="Also with jobs: they stay this node's own; new ones wait."
+)
 @options.run_dir_option
-def join(head: str, word: str, name: str | None, take_over: bool, run_dir: str | None) -> None:
+def join(
+    head: str, word: str, name: str | None, take_over: bool, drain: bool, run_dir: str | None
+) -> None:
     """Join this node to the cluster of HEAD (HOST:PORT), by a WORD of `nodemgr head word`.
 
-    No job may wait or run on the node.
+    No job may wait or run on the node, but with --drain.
     """
     told = asking.control(run_dir).call(
         "node_join", address=head, word=word, node=name or socket.gethostname().partition(".")[0],
-        take_over=take_over, by=choice.user(),
+        take_over=take_over, drain=drain,
     )  # fmt: skip
     click.echo(f"This node is {told['node']} of {told['head']}.")
+
+
+@command.command("pilot")
+@click.argument("number", type=click.IntRange(1))
+@click.argument("head")
+@click.option("--seconds", type=click.IntRange(1), required=True, help="The time of the pilot.")
+@click.option("--grace", type=click.IntRange(1), required=True, help="After Slurm's signal.")
+@click.option("--dir", "directory", default="", help="A manager is started there.")
+@click.option("--simulate", default="", help="Its simulated GPUs.")
+@options.run_dir_option
+def pilot(
+    number: int, head: str, seconds: int, grace: int, directory: str, simulate: str,
+    run_dir: str | None,
+) -> None:  # fmt: skip
+    """Hold this node for the head, as a job of Slurm. The head lets Slurm run it."""
+    from nodemgr.edge.host.rundir import RunDirError
+    from nodemgr.head.pilot_process import PilotProcess
+    from nodemgr.paths import default_run_dir
+
+    word = os.environ.get("NODEMGR_PILOT_WORD", "")
+    own = PilotProcess(number, head, word, Path(run_dir or default_run_dir()), seconds, grace)
+    try:
+        if directory:
+            own.brings_manager(Path(directory), simulate)
+        why = own.run()
+    except RunDirError as error:
+        raise Fault(error.line) from None
+    finally:
+        own.close()
+    if why:
+        raise Fault(relayed(why), "see the node's manager")
+
+
+@command.command("emptied")
+@click.option("--within", type=click.IntRange(1, 3_600), default=60, help="Seconds at most.")
+@options.run_dir_option
+def emptied(within: int, run_dir: str | None) -> None:
+    """Wait until the cluster has left this node: a line of Slurm's Epilog."""
+    end = time.monotonic() + within
+    while True:
+        try:
+            told = asking.control(run_dir).call("pool_state")
+            if not told["lent"] or (told["empty"] and not told["pilot"]):
+                return
+            fault = Fault("programs of the cluster are still on this node", "see nodemgr status")
+        except Fault as error:
+            if error.code != Exit.UNREACHABLE:
+                raise
+            fault = error  # what runs outlives a manager: the next one knows
+        if time.monotonic() > end:
+            raise fault
+        time.sleep(0.2)
 
 
 @command.command("leave")
@@ -132,5 +185,5 @@ def join(head: str, word: str, name: str | None, take_over: bool, run_dir: str |
 @options.run_dir_option
 def leave(force: bool, run_dir: str | None) -> None:
     """Leave the cluster. Environments of the cluster stay on the node, as its own."""
-    told = asking.control(run_dir).call("node_leave", force=force, by=choice.user())
+    told = asking.control(run_dir).call("node_leave", force=force)
     click.echo(f"This node has left {told['head']}.")

@@ -12,12 +12,10 @@ import os
 import socket
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine
 from nodemgr.cli.admins.checks import ON_NODE, CheckResult, InstallationCheck, Subject, root
 from nodemgr.edge.kernel.cgroups import MOUNTINFO, hierarchies
 from nodemgr.edge.kernel.processes import SO_PEERPIDFD
 from nodemgr.edge.setup import installation
-from nodemgr.messages import doctor as messages
 from nodemgr.paths import container_dir
 
 F_ADD_SEALS, F_SEAL_FUTURE_WRITE = 1033, 0x10
@@ -29,11 +27,11 @@ def kernel(_subject: Subject) -> CheckResult:
     try:
         _seals()
     except OSError as error:
-        return CheckResult(False, messages.SEALS_FAIL(error=error.strerror))
+        return CheckResult(False, f"sealed memory (memfd, F_SEAL_FUTURE_WRITE): {error.strerror}")
     try:
         _opens_pidfd()
     except OSError as error:
-        return CheckResult(False, messages.PIDFD_FAILS(error=error.strerror))
+        return CheckResult(False, f"pidfd_open: {error.strerror}")
     return CheckResult(True, _peer_pidfd())
 
 
@@ -49,7 +47,7 @@ def _opens_pidfd() -> None:
     os.close(os.pidfd_open(os.getpid()))
 
 
-def _peer_pidfd() -> MessageLine:
+def _peer_pidfd() -> str:
     """Whether the kernel has SO_PEERPIDFD, which is optional.
 
     Without it the manager looks the peer up by its PID, and then checks that the PID still means
@@ -61,24 +59,25 @@ def _peer_pidfd() -> MessageLine:
             os.close(ours.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
         except OSError as error:
             return (
-                messages.KERNEL_NAMES_NO_PEERS()
+                "sealed memory and pidfds work; a socket does not name its peer by pidfd"
                 if error.errno == errno.ENOPROTOOPT
-                else messages.KERNEL_PEER_FAULT(error=error.strerror)
+                else f"sealed memory and pidfds work; SO_PEERPIDFD: {error.strerror}"
             )
-    return messages.KERNEL_NAMES_PEERS()
+    return "sealed memory and pidfds work; a socket names its peer by pidfd"
 
 
 CGROUP_MODES = {
-    "v2": messages.CGROUP_V2(),
-    "hybrid": messages.CGROUP_HYBRID(),
-    "v1": messages.CGROUP_V1(),
+    "v2": "version 2",
+    "hybrid": "version 2 beside controllers of version 1",
+    "v1": "version 1 alone: no device gate, and the driver cannot limit containers itself",
 }
 
 
 def control_groups(_subject: Subject, mountinfo: Path = MOUNTINFO) -> CheckResult:
     found = hierarchies(mountinfo)
     return CheckResult(
-        found.mode in CGROUP_MODES, CGROUP_MODES.get(found.mode) or messages.NO_CGROUP()
+        found.mode in CGROUP_MODES,
+        CGROUP_MODES.get(found.mode) or "none is mounted: containers cannot be told apart",
     )
 
 
@@ -87,16 +86,14 @@ def selinux(subject: Subject, enforce: Path = SELINUX_ENFORCE) -> CheckResult:
     try:
         is_enforcing = enforce.read_text().strip() == "1"
     except OSError:
-        return CheckResult(True, messages.SELINUX_ABSENT())
+        return CheckResult(True, "not here")
     if not is_enforcing:
-        return CheckResult(True, messages.SELINUX_PERMISSIVE())
+        return CheckResult(True, "permissive")
     directory = container_dir(subject.run_dir, "any").parent
     label = _label(directory)
     if label is None:
-        return CheckResult(False, messages.SELINUX_WITHOUT_LABEL(directory=directory))
-    return CheckResult(
-        CONTAINER_LABEL in label, messages.SELINUX_ENFORCING(directory=directory, label=label)
-    )
+        return CheckResult(False, f"enforcing; {directory} is without a label")
+    return CheckResult(CONTAINER_LABEL in label, f"enforcing; {directory} is {label}")
 
 
 def other_users(_subject: Subject) -> CheckResult:
@@ -104,7 +101,7 @@ def other_users(_subject: Subject) -> CheckResult:
     hidden = installation.hidden_from_others()
     if hidden is not None:
         return CheckResult(None, hidden)
-    return CheckResult(True, messages.OTHERS_CAN_READ())
+    return CheckResult(True, "all users can read the interpreter and the packages")
 
 
 def _label(path: Path) -> str | None:
@@ -115,8 +112,30 @@ def _label(path: Path) -> str | None:
 
 
 NODE_CHECKS = (
-    InstallationCheck(messages.CHECK_KERNEL, ON_NODE, kernel, root),
-    InstallationCheck(messages.CHECK_CONTROL_GROUPS, ON_NODE, control_groups, root),
-    InstallationCheck(messages.CHECK_SELINUX, ON_NODE, selinux, root),
-    InstallationCheck(messages.CHECK_OTHER_USERS, ON_NODE, other_users),
+    InstallationCheck(
+        "kernel",
+        "Linux 5.4 or newer is needed, and a seccomp profile that allows these calls",
+        ON_NODE,
+        kernel,
+        root,
+    ),
+    InstallationCheck(
+        "control groups",
+        "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2",
+        ON_NODE,
+        control_groups,
+        root,
+    ),
+    InstallationCheck(
+        "selinux",
+        "start containers with --security-opt label=disable; or label it container_file_t "
+        "(semanage fcontext, restorecon) and let container_t connect to the manager's sockets "
+        "by a local policy",
+        ON_NODE,
+        selinux,
+        root,
+    ),
+    InstallationCheck(
+        "other users", "install nodemgr where all users can read it", ON_NODE, other_users
+    ),
 )

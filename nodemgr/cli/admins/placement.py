@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from client_plugin.messages.form import notice
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 from nodemgr.cli.presentation.group import VerbGroup
-from nodemgr.messages import placement as messages
 
 if TYPE_CHECKING:
     from client_plugin.ways.control import ControlConnection
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from nodemgr.placement.rollouts import Draw
 
 HISTORY_PAGE = 200
+LEAST_FAILURES = 20
+"""Below it, rates by GPU are mostly the prior's."""
 FILE = click.Path(dir_okay=False, path_type=Path)
 COLUMNS = (
     Column("POLICY", lambda r: r["policy"], rest=True),
@@ -60,7 +62,7 @@ def _cluster_options(function: Any) -> Any:
     """The options of the simulated cluster and its batches."""
     for option in (
         click.option("--run-dir", type=options.DIRECTORY, help="The manager's run directory."),
-        click.option("--history", is_flag=True, help="Batches of this node's ended jobs."),
+        click.option("--history", is_flag=True, help="This node's ended jobs and failure rates."),
         click.option("--trace", type=FILE, help="Batches from a CSV file of jobs."),
         click.option(
             "--checkpoint",
@@ -107,7 +109,7 @@ def train(method: str, rounds: int, seed: int, restart: bool, out: Path, **clust
         trainer: training.RoundTrainer = (
             scorer.ScorerTraining(draw, seed)
             if method == "scorer"
-            else source_method.SourceTraining(draw, seed, cluster["gpus"])
+            else source_method.SourceTraining(draw, seed, given["gpus"])
         )
         run = training.Training(trainer, training.Files(out), rounds, given)
         if restart:
@@ -137,10 +139,16 @@ def _train(run: Any) -> None:
         signal.signal(signal.SIGINT, before)
     _draw_curve(run)
     if not is_done:
-        click.echo(messages.TRAINING_STOPPED(done=len(run.curve), rounds=run.rounds), err=True)
+        click.echo(
+            notice(
+                f"stopped after {len(run.curve)} of {run.rounds} rounds; the same command goes on "
+                "from there"
+            ),
+            err=True,
+        )
         raise SystemExit(Exit.INTERRUPTED)
     run.finish()
-    click.echo(messages.WEIGHTS_WRITTEN(path=run.files.weights, csv=run.files.csv), err=True)
+    click.echo(notice(f"weights: {run.files.weights}; learning curve: {run.files.csv}"), err=True)
 
 
 def _draw_curve(run: Any) -> None:
@@ -149,7 +157,10 @@ def _draw_curve(run: Any) -> None:
     if pictures.can_draw():
         pictures.learning_curve(run.files.picture, run.curve)
     else:
-        click.echo(messages.NO_PICTURE(path=run.files.picture), err=True)
+        click.echo(
+            notice(f"no picture {run.files.picture}: it needs the extra `plots` (matplotlib)"),
+            err=True,
+        )
 
 
 @command.command("evaluate")
@@ -216,7 +227,7 @@ def export(checkpoint: Path, out: Path) -> None:
         )
         training.restore(trainer, saved, checkpoint)
         weights.save(out, trainer.weights({**given, "rounds": len(saved["curve"])}))
-    click.echo(messages.WEIGHTS_EXPORTED(path=out), err=True)
+    click.echo(notice(f"weights: {out}"), err=True)
 
 
 @command.command("use")
@@ -238,14 +249,18 @@ def use(file: Path, state_dir: str | None, run_dir: str | None) -> None:
 
         directory = paths.default_state_dir() if state_dir is None else Path(state_dir)
         path = Path(read) if read else directory.absolute() / learned.WEIGHTS_NAME
-        weights.save(path, weights.load(file))
+        weights.save(path, weights.load_either(file))
     other = _read_by(manager)
     if other is None:
-        line = messages.WEIGHTS_FOR_A_START(path=path)
+        line = notice(f"weights: {path}; no manager runs, the next one that starts there has them")
     elif Path(other).resolve() == path.resolve():
-        line = messages.WEIGHTS_IN_USE(path=path)
+        line = notice(
+            f"weights: {path}; the policy `learned` of the running manager has them from now on"
+        )
     else:
-        line = messages.WEIGHTS_ELSEWHERE(path=path, other=other)
+        line = notice(
+            f"weights: {path}; the running manager does not read them, its file is {other}"
+        )
     click.echo(line, err=True)
 
 
@@ -267,13 +282,7 @@ def _weights(path: Path) -> Any:
     """Of either kind. Raises WeightsError."""
     from nodemgr.edge.placement import weights
 
-    try:
-        return weights.load(path)
-    except weights.WeightsError as fault:
-        try:
-            return weights.load(path, weights.SOURCE)
-        except weights.WeightsError:
-            raise fault from None
+    return weights.load_either(path)
 
 
 def _draw(
@@ -294,9 +303,12 @@ def _draw(
     from nodemgr.placement.failures import Cluster
 
     if trace is not None and history:
-        raise Fault(messages.TRACE_OR_HISTORY(), Exit.USAGE)
+        raise Fault("--trace and --history both name the jobs", "give one of them", code=Exit.USAGE)
+    recorded = _recorded(run_dir) if history else ()
+    gpus = len(recorded) or gpus
     cluster = Cluster(
         gpus=gpus,
+        recorded_per_hour=recorded,
         checkpoint_ms=checkpoint,
         drift_hours=None if drift is None else drift / batches.HOUR_MS,
     )
@@ -311,8 +323,28 @@ def _draw(
     rows = _history(run_dir) if trace is None else batches.read_trace(trace)
     fitting = batches.fitting(rows, gpus, path)
     if fitting.left_out:
-        click.echo(messages.JOBS_LEFT_OUT(count=fitting.left_out, gpus=gpus), err=True)
+        click.echo(
+            notice(
+                f"jobs of the trace that need more than {gpus} GPUs are left out: "
+                f"{fitting.left_out}"
+            ),
+            err=True,
+        )
     return rollouts.of_trace(cluster, fitting.jobs, jobs, one_cluster), given
+
+
+def _recorded(run_dir: str | None) -> tuple[float, ...]:
+    """The estimated failures in an hour of each GPU of this node, by index."""
+    gpus = asking.control(run_dir).call("status")["gpus"]
+    count = sum(gpu["failures"] for gpu in gpus)
+    if count < LEAST_FAILURES:
+        raise Fault(
+            f"{count} failures of GPUs are recorded on this node, and --history needs "
+            f"{LEAST_FAILURES}",
+            "train without --history",
+            code=Exit.FAILED,
+        )
+    return tuple((gpu["failures_per_1000_hours"] or 0.0) / 1_000 for gpu in gpus)
 
 
 def _history(run_dir: str | None) -> list[TraceJob]:
@@ -333,7 +365,11 @@ def _history(run_dir: str | None) -> list[TraceJob]:
         if row["state"] == "done" and row["ran_seconds"] is not None and row["gpus"]
     )
     if not found:
-        raise Fault(messages.NO_HISTORY(), Exit.FAILED)
+        raise Fault(
+            "no job with GPUs has ended well on this node",
+            "name a trace (--trace), or neither",
+            code=Exit.FAILED,
+        )
     return [TraceJob(entered - found[0][0], ran, gpus) for entered, ran, gpus in found]
 
 
@@ -348,9 +384,11 @@ def _faults() -> Iterator[None]:
     try:
         yield
     except (BadTrace, BadCluster) as fault:
-        raise Fault(fault.line, Exit.USAGE) from None
+        raise Fault(fault.line, code=Exit.USAGE) from None
     except (WeightsError, TrainingFault) as fault:
         raise Fault(fault.line) from None
     except OSError as error:
         name = error.filename or "a file"
-        raise Fault(messages.FILE_NOT_WRITTEN(path=name, error=error.strerror)) from None
+        raise Fault(
+            f"{name}: {error.strerror}", "name a file in a directory that you may write to"
+        ) from None

@@ -12,13 +12,12 @@ import click
 
 from client_plugin import fields, units
 from client_plugin.fields import Field
-from client_plugin.messages.form import MessageLine, sentence
+from client_plugin.messages.form import notice, sentence, stated
 from client_plugin.messages.status import NO_QUOTA_YET
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.members import access_lines, membership
 from client_plugin.verbs.presentation.tables import Column, SizeColumn
-from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
@@ -80,7 +79,11 @@ def _known(
                 if name.removeprefix("+").isdecimal():
                     continue
                 raise click.BadParameter(
-                    messages.UNKNOWN_ON_NODE(kind=kind, name=name, database=database)
+                    stated(
+                        f"this node has no {kind} {name!r}",
+                        f"`getent {database}` lists them",
+                        "usage",
+                    )
                 ) from None
         return names
 
@@ -165,14 +168,10 @@ def set_quota(
     """
     if cluster or per_node is not None:
         part = {} if per_node is None else {"per_node": per_node}
-        told = asking.cluster(run_dir).call(
-            "env_set", env=env, **arguments_of(said), **part, by=choice.user()
-        )
+        told = asking.cluster(run_dir).call("env_set", env=env, **arguments_of(said), **part)
         _show_cluster(told, as_json)
         return
-    result = asking.control(run_dir).call(
-        "quota_set", env=env, **arguments_of(said), by=choice.user()
-    )
+    result = asking.control(run_dir).call("quota_set", env=env, **arguments_of(said))
     say_changes(result, f"environment {env}")
     if as_json:
         tables.print_json({"schema_version": 1, "quota": result["quota"]})
@@ -208,7 +207,9 @@ def say_changes(result: tables.TableRow, whose: str) -> None:
 def arguments_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The manager's arguments: an absent key keeps its value, None unsets it."""
     if values["nobody"] and (values["users"] or values["groups"]):
-        raise click.UsageError(messages.NOBODY_AND_USERS())
+        raise click.UsageError(
+            stated("--nobody together with --user or --group", "name one of them", "usage")
+        )
     said = fields.said(fields.QUOTA, values)
     per_gpu_bytes = said.pop("memory_per_gpu_bytes", None)
     if per_gpu_bytes is not None:
@@ -218,13 +219,29 @@ def arguments_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _memory_of_all(per_gpu_bytes: int, said: dict[str, Any]) -> int:
     if "memory_bytes" in said:
-        raise click.UsageError(messages.MEMORY_TWICE())
+        raise click.UsageError(
+            stated("--memory and --memory-per-gpu set the same limit", "name one of them", "usage")
+        )
     if "gpus" not in said:
-        raise click.UsageError(messages.PER_GPU_WITHOUT_GPUS())
+        raise click.UsageError(
+            stated("--memory-per-gpu needs a number of GPUs", "name it with --gpus", "usage")
+        )
     if said["gpus"] == 0:
-        raise click.UsageError(messages.PER_GPU_OF_NONE())
+        raise click.UsageError(
+            stated(
+                "--memory-per-gpu with --gpus 0, where there is no GPU to have memory on",
+                "leave --memory-per-gpu out",
+                "usage",
+            )
+        )
     if per_gpu_bytes * said["gpus"] > units.MAX_SIZE_BYTES:
-        raise click.UsageError(messages.MEMORY_ABOVE_ANY_NODE())
+        raise click.UsageError(
+            stated(
+                "--memory-per-gpu times --gpus is more memory than any node has",
+                "name less",
+                "usage",
+            )
+        )
     return int(per_gpu_bytes * said["gpus"])
 
 
@@ -264,46 +281,62 @@ def load_quotas(file: str, run_dir: str | None) -> None:
     saved = quota_files.read(file)
     failed = []
     for queue in saved.queues:
-        control.call("queue_create", **queue, by=choice.whose())
+        control.call("queue_create", **queue)
     for env, said in saved.quotas.items():
         try:
-            result = control.call("quota_set", env=env, **said, by=choice.user())
+            result = control.call("quota_set", env=env, **said)
         except Fault as fault:
             if fault.code == Exit.UNREACHABLE:
                 raise
             failed.append(env)
-            say(messages.FAILURE_OF_ENV(env=env, line=fault.message))
+            say(f"{env}: {fault.message}")
         else:
             for warning in result["warnings"]:
-                say(messages.WARNING_OF_ENV(env=env, line=warning))
-    say(messages.QUOTAS_SET(count=len(saved.quotas) - len(failed), all=len(saved.quotas)))
+                say(f"warning: {env}: {warning}")
+    say(f"{len(saved.quotas) - len(failed)} of {len(saved.quotas)} quotas are set")
     if failed:
-        raise Fault(messages.QUOTAS_NOT_SET(envs=", ".join(failed)))
+        raise Fault(
+            f"not set: {', '.join(failed)}",
+            "mend what the lines above name, and load the file again",
+        )
 
 
 def force_option(function: options.F) -> options.F:
     return click.option(
         "--force",
         is_flag=True,
-        help=(
-            "Also where something runs: its tasks lose their GPUs, its requests are refused, its"
-            " jobs end."
-        ),
+        help="Also where something runs: its tasks lose their GPUs, its requests are refused, its"
+        " jobs end.",
     )(function)
+
+
+cluster_option = click.option(
+    "--cluster", is_flag=True, help="Of the cluster: on all its nodes. It must have no job."
+)
 
 
 @command.command("rm", short_help="Forget ENV.")
 @click.argument("env", type=options.ENV)
 @force_option
+@cluster_option
 @options.run_dir_option
-def remove_quota(env: str, force: bool, run_dir: str | None) -> None:
+def remove_quota(env: str, force: bool, cluster: bool, run_dir: str | None) -> None:
     """Forget ENV and its quota, as env rm does.
 
     If tasks run or requests wait in it, this names them and does nothing without --force.
     """
+    if cluster:
+        remove_from_cluster(env, run_dir)
+        return
     for warning in remove(env, force, run_dir):
         say(messages.WARNING(line=warning))
-    say(messages.ENV_REMOVED(env=env))
+    say(f"{env} is removed")
+
+
+def remove_from_cluster(env: str, run_dir: str | None) -> None:
+    """At the head, which has each node forget it."""
+    asking.cluster(run_dir).call("env_rm", env=env)
+    say(f"{env} is removed from the cluster; a node where its tasks run keeps it until they end")
 
 
 def remove(env: str, force: bool, run_dir: str | None) -> list[str]:
@@ -315,13 +348,11 @@ def remove(env: str, force: bool, run_dir: str | None) -> list[str]:
     if not force:
         for line in _in_use(control.call("env_show", env=env)["envs"][0]):
             say(line)
-    warnings: list[str] = control.call("quota_rm", env=env, force=force, by=choice.user())[
-        "warnings"
-    ]
+    warnings: list[str] = control.call("quota_rm", env=env, force=force)["warnings"]
     return warnings
 
 
-def _in_use(env: tables.TableRow) -> list[MessageLine]:
+def _in_use(env: tables.TableRow) -> list[str]:
     tasks = [
         messages.TASK_RUNS(
             task=task["id"],
@@ -330,5 +361,9 @@ def _in_use(env: tables.TableRow) -> list[MessageLine]:
         )
         for task in env["tasks"]
     ]
-    waiting = [messages.REQUEST_WAITS(request=request) for request in env["waiting"]]
-    return [*tasks, *waiting, *(messages.JOB_IS_LIVE(job=job) for job in env["jobs"])]
+    waiting = [notice(f"{request} waits") for request in env["waiting"]]
+    return [
+        *tasks,
+        *waiting,
+        *(notice(f"{job} is a job that has not ended") for job in env["jobs"]),
+    ]

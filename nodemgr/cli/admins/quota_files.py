@@ -16,10 +16,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from client_plugin.messages.form import stated
 from client_plugin.ways.faults import Fault
 from nodemgr.core.model.entities import QueueRow, Quota
-from nodemgr.messages import admins as messages
 
 DATABASE_MAGIC = b"SQLite format 3\0"
 SAID = tuple(field.name for field in fields(Quota))
@@ -51,18 +49,24 @@ def read(path: str) -> SavedQuotas:
             text = beginning + file.read(MAX_TEXT_BYTES)
         if len(text) > MAX_TEXT_BYTES:
             raise Fault(
-                stated(
-                    f"{path} has more than {MAX_TEXT_BYTES} bytes",
-                    "name what `nodemgr quota show --json` printed",
-                )
+                f"{path} has more than {MAX_TEXT_BYTES} bytes",
+                "name what `nodemgr quota show --json` printed",
             )
         return _of_rows(json.loads(text)["quotas"])
     except OSError as error:
-        raise Fault(messages.FILE_UNREADABLE(path=path, error=error.strerror)) from None
+        raise Fault(
+            f"{path} cannot be read ({error.strerror})", "name a file that this user may read"
+        ) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise Fault(messages.FILE_WITHOUT_QUOTAS(path=path)) from None
+        raise Fault(
+            f"{path} has no quotas",
+            "name what `nodemgr quota show --json` printed, or a manager's state.db",
+        ) from None
     except sqlite3.Error as error:
-        raise Fault(messages.DATABASE_WITHOUT_QUOTAS(path=path, error=error)) from None
+        raise Fault(
+            f"{path} has no quotas that can be read ({error})",
+            "name a whole state.db of a manager, or a backup of one",
+        ) from None
 
 
 def _of_rows(rows: list[dict[str, Any]]) -> SavedQuotas:

@@ -100,9 +100,9 @@ def command(
     try:
         settings = load(flags, config)
     except SettingsError as error:
-        raise Fault(error.line, Exit.USAGE) from None
+        raise Fault(error.line, code=Exit.USAGE) from None
     if settings.web is not None and find_spec("tornado") is None:
-        raise Fault(messages.PAGE_EXTRA(install=installed.command("faces")), Exit.USAGE)
+        raise Fault(messages.PAGE_EXTRA(install=installed.command("faces")), code=Exit.USAGE)
     from nodemgr.edge.service import ServiceFault, serve
 
     try:

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import Message, notice
 from client_plugin.verbs.presentation.cells import RUNS
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli.presentation.helps import HelpedCommand
 from nodemgr.messages import admins as messages
-from nodemgr.messages import setup as lines
 
 if TYPE_CHECKING:
     from nodemgr.edge.setup.installation import Machine
 
 SHOWN_JOBS = 5
-StepChange = tuple[str, MessageLine, Callable[["Machine"], None]]
+StepChange = tuple[str, str, Callable[["Machine"], None]]
 """The verb, its line, and the function that does it."""
 
 
@@ -48,13 +47,22 @@ def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
 
     machine = installation.Machine(directory.resolve())
     if machine.root == Path("/") and os.geteuid() != 0 and not dry_run:
-        raise Fault(messages.SETUP_NEEDS_ROOT(), Exit.USAGE)
+        raise Fault(
+            "this changes the system",
+            "run it as root (sudo nodemgr setup), or look first with --dry-run",
+            code=Exit.USAGE,
+        )
     if uninstall and not machine.record:
-        raise Fault(messages.NO_SETUP(path=machine.at(installation.RECORD_FILE)))
+        raise Fault(
+            f"no setup was made here ({machine.at(installation.RECORD_FILE)} is missing)",
+            "there is nothing to take back",
+        )
     try:
         planned = _plan(machine, uninstall)
     except OSError as error:
-        raise Fault(messages.SETUP_BLIND(error=error)) from None
+        raise Fault(
+            f"cannot look at what is there ({error})", "run it as root, or mend that"
+        ) from None
     changes = [change for change in planned if change[0] not in installation.IDLE]
     _show(planned)
     if uninstall:
@@ -63,14 +71,21 @@ def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
         for doubt in installation.doubts(machine.program):
             say(messages.WARNING(line=doubt))
     if not changes:
-        click.echo(lines.NOTHING_TO_DO())
+        click.echo(notice("nothing to do"))
         return
     if dry_run:
         return
     if not yes:
         _ask()
     _carry_out(changes, machine, uninstall)
-    click.echo(lines.UNINSTALLED() if uninstall else lines.SET_UP(group=installation.GROUP))
+    click.echo(
+        notice("done")
+        if uninstall
+        else notice(
+            f"done; next: nodemgr env create ENV --gpus N, and usermod -aG {installation.GROUP} "
+            "ADMIN"
+        )
+    )
 
 
 def _plan(machine: Machine, uninstall: bool) -> list[StepChange]:
@@ -96,12 +111,15 @@ def _name_jobs(run_dir: Path) -> None:
         return
     if running:
         more = f" and {len(running) - SHOWN_JOBS} more" if len(running) > SHOWN_JOBS else ""
-        say(lines.JOBS_GO_ON(jobs=", ".join(running[:SHOWN_JOBS]) + more))
+        say(
+            f"warning: {', '.join(running[:SHOWN_JOBS]) + more} run, and go on to their end "
+            "without a manager; nodemgr queue withdraw --name '*' ends them before"
+        )
 
 
 def _ask() -> None:
     if not sys.stdin.isatty():
-        raise Fault(messages.NO_TERMINAL(), Exit.USAGE)
+        raise Fault("no terminal to ask on", "give --yes, or --dry-run to look", code=Exit.USAGE)
     click.confirm("Do this?", abort=True)
 
 
@@ -114,7 +132,17 @@ def _carry_out(changes: list[StepChange], machine: Machine, uninstall: bool) -> 
         try:
             act(machine)
         except (StepFailed, OSError) as error:
-            before = lines.DONE_BEFORE(steps="; ".join(done)) if done else lines.NO_STEP_BEFORE()
-            row = messages.UNINSTALL_FAILED if uninstall else messages.STEP_FAILED
+            before = f"done before: {'; '.join(done)}" if done else "no step was done before"
+            row = (
+                Message(
+                    "could not {step}: {error} ({before}) at the removal",
+                    "mend that and run it again",
+                )
+                if uninstall
+                else Message(
+                    "could not {step}: {error} ({before})",
+                    "mend that and run it again, or `nodemgr setup --uninstall` takes it back",
+                )
+            )
             raise Fault(row(step=step, error=error, before=before)) from None
         done.append(step)

@@ -18,11 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import SpokenError
 from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.faults import Fault
 from nodemgr.edge.host import module_path
-from nodemgr.messages import demo as messages
 
 START_TIMEOUT_S = 60.0
 MOST_TMPDIR_BYTES = 40
@@ -35,11 +34,8 @@ LAST_LINES = 3
 PublishedEvent = Mapping[str, Any]
 
 
-class NotSeen(Exception):
+class NotSeen(SpokenError):
     """Something that should have happened did not, in time or at all. One line."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
 
 
 class Program:
@@ -91,20 +87,12 @@ class Program:
             ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise NotSeen(
-                    messages.LINE_NOT_PRINTED(
-                        name=self.name,
-                        line=beginning,
-                        limit=f"{timeout_s:g}",
-                        printed=self.printed(),
-                    )
+                    f"{self.name} did not print {beginning!r} within {timeout_s:g} "
+                    f"s{self.printed()}"
                 )
             more = os.read(descriptor, 65_536)
             if not more:
-                raise NotSeen(
-                    messages.ENDED_WITHOUT_LINE(
-                        name=self.name, line=beginning, printed=self.printed()
-                    )
-                )
+                raise NotSeen(f"{self.name} ended without printing {beginning!r}{self.printed()}")
             self._text += more
 
     def go_on(self) -> None:
@@ -112,7 +100,7 @@ class Program:
         try:
             self._process.stdin.write(b"\n")
         except BrokenPipeError:
-            line = messages.PROGRAM_ENDED_EARLY(name=self.name, printed=self.printed())
+            line = f"{self.name} ended before it was told to go on{self.printed()}"
             raise NotSeen(line) from None
 
     def ended(self) -> int:
@@ -121,9 +109,7 @@ class Program:
             return self._process.wait(self._timeout_s)
         except subprocess.TimeoutExpired:
             raise NotSeen(
-                messages.NOT_ENDED(
-                    name=self.name, limit=f"{self._timeout_s:g}", printed=self.printed()
-                )
+                f"{self.name} did not end within {self._timeout_s:g} s{self.printed()}"
             ) from None
 
     def is_over(self) -> bool:
@@ -146,7 +132,7 @@ class Program:
         """The end of its stderr, for a message."""
         lines = self._errors.read_text(errors="replace").strip().splitlines()
         last = " | ".join(lines[-LAST_LINES:])
-        return messages.ITS_LAST_LINES(lines=last) if lines else ""
+        return f"; it printed: {last}" if lines else ""
 
     def close(self) -> None:
         if self._process.poll() is None:
@@ -176,7 +162,6 @@ class Stage:
         self._programs: list[Program] = []
         self._manager: subprocess.Popen[bytes] | None = None
         self._seen: list[PublishedEvent] = []
-        self._last = 0
 
     def __enter__(self) -> Stage:
         return self
@@ -221,10 +206,10 @@ class Stage:
             lines = " | ".join(printed)
             if self._manager.poll() is not None:
                 code = self._manager.returncode
-                raise NotSeen(messages.DEMO_MANAGER_ENDED(code=code, lines=lines))
+                raise NotSeen(f"the manager ended with {code}: {lines}")
             if time.monotonic() > deadline:
                 limit = f"{START_TIMEOUT_S:g}"
-                raise NotSeen(messages.DEMO_MANAGER_SLOW(limit=limit, lines=lines))
+                raise NotSeen(f"the manager was not ready within {limit} s: {lines}")
             time.sleep(0.02)
 
     def _answers(self) -> bool:
@@ -274,9 +259,9 @@ class Stage:
     @contextmanager
     def events(self) -> Iterator[None]:
         """Within the block, `event` may be used."""
-        from nodemgr.edge.admin.control_client import EventStream
+        from client_plugin.ways.event_stream import EventStream
 
-        with EventStream(self.run_dir) as self._stream:
+        with EventStream(self.run_dir, 0) as self._stream:
             yield
 
     def event(self, name: str, *, of: Program | None = None, **fields: object) -> PublishedEvent:
@@ -299,17 +284,12 @@ class Stage:
         deadline = time.monotonic() + self._timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             over = of is not None and of.is_over()
-            for event in self._stream.follow(self._last, timeout_s=min(left_s, CHECK_S)):
-                self._last = event["sequence"]
+            for event in self._stream.follow(min(left_s, CHECK_S)):
                 if matches(event):
                     return event
                 self._seen.append(event)
             if over and of is not None:
                 raise NotSeen(
-                    messages.ENDED_WITHOUT_EVENT(
-                        name=of.name, code=of.ended(), event=what, printed=printed()
-                    )
+                    f"{of.name} ended with {of.ended()} and brought no event {what}{printed()}"
                 )
-        raise NotSeen(
-            messages.NO_EVENT(event=what, limit=f"{self._timeout_s:g}", printed=printed())
-        )
+        raise NotSeen(f"no event {what} within {self._timeout_s:g} s{printed()}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from client_plugin import units
-from client_plugin.messages.form import sentence
 from client_plugin.verbs.arguments.parser import ValueKind
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import Column
@@ -81,7 +83,7 @@ def tokens(env: str | None, run_dir: str | None, as_json: bool) -> None:
     if as_json:
         tables.print_json(found)
     else:
-        tables.show(COLUMNS, found["tokens"], empty=sentence(messages.NO_WEB_TOKEN()))
+        tables.show(COLUMNS, found["tokens"], empty="No token (nodemgr web token makes one).")
 
 
 @command.command("revoke")
@@ -96,14 +98,26 @@ def revoke(token_id: str, env: str | None, run_dir: str | None) -> None:
 @command.command("page", hidden=True)
 @options.run_dir_option
 def page(run_dir: str | None) -> None:
-    """Serve the page for the manager at this run directory; the unit nodemgr-web does so."""
+    """Serve the page for the manager at this run directory; the unit nodemgr-web does so.
+
+    The next manager goes on with this page where its settings of the page are the same; else it
+    ends this page, and begins its own.
+    """
     from importlib.util import find_spec
 
     if find_spec("tornado") is None:
         raise Fault(messages.PAGE_EXTRA(install=installed.command("faces")))
+    from nodemgr.edge.page.address import ByHand
     from nodemgr.edge.page.process import serve_for
+    from nodemgr.edge.web import page_host
 
-    sys.exit(serve_for(run_dir or locations.find_run_dir()))
+    directory = run_dir or locations.find_run_dir()
+
+    def note(by_hand: ByHand) -> None:
+        with contextlib.suppress(OSError):  # the unit's user may not, and systemd ends its process
+            page_host.note(Path(directory), os.getpid(), by_hand)
+
+    sys.exit(serve_for(directory, note))
 
 
 def _way(run_dir: str | None, env: str | None) -> Way:

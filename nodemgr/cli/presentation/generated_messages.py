@@ -1,9 +1,9 @@
-"""The files that are made from the tables of messages.
+"""The file that is made from the tables of messages.
 
-    python -m nodemgr.cli.presentation.generated_messages js | jupyter
+    python -m nodemgr.cli.presentation.generated_messages
 
-prints the page's static/messages.js or the extension's nodemgr_jupyter/no_client.py. Knows: where
-the tables are. Must not know: when a message is printed.
+prints the extension's nodemgr_jupyter/no_client.py. Knows: where the tables are. Must not know:
+when a message is printed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import importlib
 import json
 import pkgutil
 import re
-import sys
-from collections.abc import Callable
 from types import ModuleType
 
 import client_plugin.messages
@@ -40,30 +38,9 @@ def tables() -> dict[str, dict[str, Message]]:
     return found
 
 
-SCRIPT = """// The messages of the page, a function for each row of nodemgr/messages/page.py.
-// Made by `python -m nodemgr.cli.presentation.generated_messages js`. Not to be edited.
-
-"""
-
-
-def script() -> str:
-    """The page's module of messages: each row as a sentence."""
-    rows = tables()["nodemgr.messages.page"]
-    return SCRIPT + "\n".join(_function(key, row) for key, row in rows.items())
-
-
-def _function(key: str, row: Message) -> str:
-    first, *others = key.lower().split("_")
-    name = first + "".join(map(str.capitalize, others))
-    fields = ", ".join(dict.fromkeys(FIELD.findall(row.template)))
-    text = FIELD.sub(r"${\1}", row.template.replace("`", ""))
-    text = text if text.startswith("$") else text[0].upper() + text[1:]
-    return f"export const {name} = ({f'{{ {fields} }}' if fields else ''}) =>\n  `{text}.`;\n"
-
-
 NO_CLIENT_PAGE = '''"""The texts of a server without a client, in which no table can be imported.
 
-Made by `python -m nodemgr.cli.presentation.generated_messages jupyter`. Not to be edited.
+Made by `python -m nodemgr.cli.presentation.generated_messages`. Not to be edited.
 """
 
 CELL_WITHOUT_CLIENT = {cell}
@@ -83,8 +60,5 @@ def no_client() -> str:
     )
 
 
-OUTPUTS: dict[str, Callable[[], str]] = {"js": script, "jupyter": no_client}
-
-
 if __name__ == "__main__":
-    print(OUTPUTS[sys.argv[1]](), end="")
+    print(no_client(), end="")

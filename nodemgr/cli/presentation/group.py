@@ -17,8 +17,38 @@ from client_plugin.ways import ctrl_c
 from client_plugin.ways.faults import Exit, say
 from client_plugin.ways.nearest import did_you_mean
 from client_plugin.ways.retry_timeout import through_restart
-from nodemgr.cli import VERBS
 from nodemgr.cli.presentation.helps import HelpedCommand
+
+VERBS = {
+    **verbs.VERBS,
+    "allocations": "Show each grant: its GPUs, its begin, and its end with the reason.",
+    "events": "Show the node's past events, and with --follow new ones.",
+    "doctor": "Check this installation, the manager and the environment.",
+    "env": "Create, list, show and remove environments, and give them to containers.",
+    "quota": "Set, show and remove what each environment may use.",
+    "gpu": "Drain GPUs, resume them, and report failures and repairs.",
+    "head": "Make, run and restore the head of a cluster.",
+    "node": "The nodes of a cluster: list, drain, give up.",
+    "web": "Make, list and revoke tokens of the manager's web page.",
+    "serve": "Run the manager in the foreground, until SIGTERM or Ctrl-C.",
+    "setup": "Make this machine a node: group, settings, service.",
+    "demo": "Show on this machine how programs get GPUs, in a few seconds.",
+    "placement": "Train and evaluate a learned placement of jobs on GPUs that fail.",
+    "completion": "Print the shell's completion script.",
+}
+"""Verb -> its line in the help.
+
+The first verbs are modules of client_plugin/verbs, the others of the room admins (`command`).
+"""
+
+HEADINGS = {
+    "Run": ("run", "submit", "predict", "wait", "kernel"),
+    "Look": ("status", "top", "queue", "logs", "history", "report", "allocations", "events"),
+    "Change": ("release", "suspend", "resume", "keep"),
+    "Administer": ("env", "quota", "gpu", "node", "head", "web", "placement"),
+    "Set up": ("setup", "serve", "doctor", "demo", "completion"),
+}
+"""The verbs in the groups in which the help lists them."""
 
 
 class _Ended(Exception):
@@ -97,6 +127,11 @@ class LazyGroup(VerbGroup):
 
     def under(self, _ctx: click.Context) -> dict[str, str]:
         return VERBS
+
+    def under_headings(self, _ctx: click.Context) -> dict[str, dict[str, str]]:
+        return {
+            heading: {verb: VERBS[verb] for verb in listed} for heading, listed in HEADINGS.items()
+        }
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

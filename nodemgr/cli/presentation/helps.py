@@ -43,15 +43,22 @@ EXAMPLES = {
     "gpu failed": ("nodemgr gpu failed 3 --note 'wrong results'",),
     "gpu repaired": ("nodemgr gpu repaired 3 --note 'new riser'",),
     "head": ("nodemgr head setup --address 10.0.0.5:7470", "nodemgr head word gn1"),
-    "head setup": ("nodemgr head setup --address 10.0.0.5:7470",),
+    "head setup": (
+        "nodemgr head setup --address 10.0.0.5:7470",
+        "nodemgr head setup --engine slurm --min-nodes 1 --max-nodes 8 --partition gpu",
+    ),
     "head serve": ("nodemgr head serve --dir ~/try/head --run-dir ~/try/head-run",),
     "head word": ("nodemgr head word gn1",),
+    "head doctor": ("nodemgr head doctor",),
+    "head metrics": ("nodemgr head metrics --run-dir ~/try/head-run",),
     "head copy": ("nodemgr head copy /backup/head.db",),
     "head restore": ("nodemgr head restore /backup/head.db",),
     "node": ("nodemgr node list", "nodemgr node drain gn1 --note 'a new disk'"),
     "node list": ("nodemgr node list", "nodemgr node list --json"),
     "node show": ("nodemgr node show gn1",),
     "node join": ("nodemgr node join head.example.org:7300 WORD",),
+    "node pilot": ("nodemgr node pilot 7 10.0.0.5:7470 --seconds 86400 --grace 30",),
+    "node emptied": ("nodemgr node emptied --within 60",),
     "node leave": ("nodemgr node leave",),
     "node drain": ("nodemgr node drain gn1 --note 'a new disk'",),
     "node resume": ("nodemgr node resume gn1",),
@@ -116,17 +123,36 @@ DEFAULTS = {
     "placement evaluate --weights": "none",
     **{f"gpu {verb} --note": "no note" for verb in ("drain", "resume", "failed", "repaired")},
     "head setup --name": "hq",
+    "head word --user": "root",
     "head setup --address": "none",
+    "head setup --engine": "own",
+    "head setup --partition": "the site's default",
+    "head setup --min-nodes": "0",
+    "head setup --max-nodes": "8",
+    "head setup --time": "24h",
+    "head setup --grace": "30s",
+    "head setup --idle-return": "10m",
+    "head setup --change-every": "30s",
+    "head setup --always": "none",
+    "head setup --sbatch-option": "none",
+    "head setup --pilot-user": "the head's",
+    "head setup --pilot-dir": "as root none, else one of yours below /var/tmp",
+    "head setup --simulate": "real GPUs",
     **dict.fromkeys(
-        (f"head {verb} --dir" for verb in ("setup", "serve", "copy", "restore")),
+        (f"head {verb} --dir" for verb in ("setup", "serve", "doctor", "copy", "restore")),
         "/var/lib/nodemgr-head for root, else a directory of yours",
     ),
     **dict.fromkeys(
-        ("head serve --run-dir", "head word --run-dir"),
+        (f"head {verb} --run-dir" for verb in ("serve", "word", "doctor", "metrics")),
         "/run/nodemgr-head for root, else one of yours",
     ),
     "node drain --note": "no note",
     "node join --name": "the host's name",
+    "node pilot --seconds": "it must be named",
+    "node pilot --grace": "it must be named",
+    "node pilot --dir": "the node's own manager",
+    "node pilot --simulate": "real GPUs",
+    "node emptied --within": "60",
     "quota set --per-node": "as it is; at first the total",
     "demo --simulate": "the GPUs of this machine, else 2x16GiB",
     **{f"env create {option}": default for option, default in QUOTA_DEFAULTS.items()},
@@ -153,12 +179,15 @@ class HelpedCommand(click.Command):
             inspect.cleandoc(self.help or "").split("\n\n"),
             EXAMPLES.get(path, ()),
             [row for option in self.get_params(ctx) if (row := _row(path, option, ctx))],
-            self.under(ctx),
+            self.under_headings(ctx),
         )
 
     def under(self, _ctx: click.Context) -> dict[str, str]:
         """The verbs that may follow, with their help."""
         return {}
+
+    def under_headings(self, ctx: click.Context) -> dict[str, dict[str, str]]:
+        return {"Verbs": self.under(ctx)}
 
 
 def _row(path: str, option: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nodemgr.core.cluster import draining, events, restoring
+from nodemgr.core.cluster import draining, events, pool, restoring
 from nodemgr.core.cluster.entities import (
+    COMES_BACK,
     ClusterJob,
     ClusterStage,
     EndedJob,
@@ -28,7 +29,7 @@ from nodemgr.core.cluster.entities import (
     StageEvent,
 )
 from nodemgr.core.cluster.events import Acknowledge, NodeAnswer
-from nodemgr.core.cluster.state import ClusterDraft
+from nodemgr.core.cluster.state import ClusterDraft, may_have
 from nodemgr.core.model import endings
 from nodemgr.core.model.entities import MS, Cause, JobState
 from nodemgr.core.model.values import replace
@@ -38,21 +39,18 @@ def synced(draft: ClusterDraft, event: events.Synced) -> None:
     node = draft.nodes.get(event.node)
     if node is None:
         return
-    if restoring.known(event) > draft.head.number and not draft.head.is_restoring:
-        draft.put_head(replace(draft.head, is_copy=True))
+    if restoring.known(event) > draft.head.number and (node.user or not draft.head.is_restoring):
+        if not node.user:  # the word of an ordinary user's node stops no head
+            draft.put_head(replace(draft.head, is_copy=True))
         return
     now = replace(
-        node,
-        generation=event.generation,
-        boot_id=event.boot_id,
-        number=0,
-        gpus=event.gpus,
-        others=event.others,
-        lost=False,
-        models=event.models,
-    )
+        node, generation=event.generation, boot_id=event.boot_id, number=0, gpus=event.gpus,
+        others=event.others, lost=False, models=event.models,
+    )  # fmt: skip
     draft.nodes.put(node.name, now)
     draft.sessions.put(node.name, (event.session, 0))
+    draft.put_shares(node.name, event.shares)
+    pool.heard(draft, node.name, event.pool)
     forget_words_of(draft, node.name)
     if draft.head.is_restoring:
         restoring.heard(draft, event)
@@ -68,9 +66,11 @@ def report(draft: ClusterDraft, event: events.NodeReport) -> None:
     if event.number <= session[1]:
         return  # doubled, or overtaken
     draft.sessions.put(event.node, (event.session, event.number))
+    draft.put_shares(event.node, event.shares)
     draft.nodes.put(
         node.name, replace(node, number=event.number, gpus=event.gpus, others=event.others)
     )
+    pool.heard(draft, node.name, event.pool)
     _take(draft, node.name, event.answers)
 
 
@@ -79,6 +79,7 @@ def silent(draft: ClusterDraft, event: events.Silent) -> None:
     session = draft.sessions.get(event.node)
     if session is not None and session[0] == event.session:
         draft.sessions.drop(event.node)
+        draft.put_shares(event.node, None)
         forget_words_of(draft, event.node)
 
 
@@ -125,9 +126,9 @@ def _one(draft: ClusterDraft, node: str, answer: NodeAnswer) -> bool:
     job = draft.jobs[row.job_id]
     began_ns = draft.now_ns if answer.began and row.began_ns is None else row.began_ns
     draft.put_assignment(replace(row, answered=True, began_ns=began_ns, node_job=answer.node_job))
-    comes_back = job.stage is ClusterStage.STOPPING and job.then is ClusterStage.QUEUED
+    comes_back = job.stage is ClusterStage.STOPPING and job.then in COMES_BACK
     if answer.began and (comes_back or job.stage is ClusterStage.ASSIGNED):
-        draft.move(job, StageEvent.BEGAN, ClusterStage.RUNNING, then=None)
+        draft.move(job, StageEvent.BEGAN, ClusterStage.RUNNING, then=None, held_by="")
     return False
 
 
@@ -150,10 +151,16 @@ def _settle(draft: ClusterDraft, row: GivenJob, answer: NodeAnswer) -> None:
     if ran_ms is None:
         ran_ms = 0 if row.began_ns is None else (draft.now_ns - row.began_ns) // MS
     draining.ended(draft, row.node, job.user, answer, ran_ms)
+    answer = replace(answer, ran_ms=ran_ms if answer.began else None)
     if not answer.began:
         _not_begun(draft, job, row, answer)
     elif answer.state is JobState.DONE:
         _over(draft, job, ClusterStage.DONE, row, answer)
+    elif job.then is ClusterStage.PAUSED:  # it is to run again
+        draft.move(
+            job, StageEvent.END, ClusterStage.QUEUED, then=None, queued_ns=draft.stamp(),
+            restarts=0, interruptions=0,
+        )  # fmt: skip
     elif job.then is ClusterStage.WITHDRAWN or answer.state is JobState.WITHDRAWN:
         _over(draft, job, ClusterStage.WITHDRAWN, row, answer)
     else:
@@ -167,13 +174,15 @@ def _not_begun(draft: ClusterDraft, job: ClusterJob, row: GivenJob, answer: Node
         draft.end(job, StageEvent.GIVEN_BACK, ClusterStage.WITHDRAWN, _ended(over, row, answer))
         return
     avoids = job.avoids
+    stage = ClusterStage.HELD if job.then is ClusterStage.HELD else ClusterStage.QUEUED
     if job.then is None:
         avoids = tuple(sorted({*avoids, row.node}))
-        if set(avoids) >= {*draft.nodes}:
+        left = [node for node in draft.nodes.values() if may_have(node, job)]
+        if {node.name for node in left if node.gpus >= job.gpus} <= set(avoids):
             over = replace(job, stage=ClusterStage.FAILED, avoids=avoids)
             draft.end(job, StageEvent.GIVEN_BACK, ClusterStage.FAILED, _ended(over, row, answer))
             return
-    draft.move(job, StageEvent.GIVEN_BACK, ClusterStage.QUEUED, then=None, avoids=avoids)
+    draft.move(job, StageEvent.GIVEN_BACK, stage, then=None, avoids=avoids)
 
 
 def _over(
@@ -203,12 +212,7 @@ def _failed(draft: ClusterDraft, job: ClusterJob, row: GivenJob, answer: NodeAns
             job, StageEvent.END, ClusterStage.PAUSED, interruptions=count, resumes_ns=resumes_ns
         )
     elif follows is endings.Next.RETRY and job.restarts < job.max_restarts:
-        draft.move(
-            job,
-            StageEvent.END,
-            ClusterStage.QUEUED,
-            restarts=job.restarts + 1,
-            queued_ns=draft.stamp(),
-        )
+        again = {"restarts": job.restarts + 1, "queued_ns": draft.stamp()}
+        draft.move(job, StageEvent.END, ClusterStage.QUEUED, **again)
     else:
         _over(draft, job, ClusterStage.FAILED, row, answer)

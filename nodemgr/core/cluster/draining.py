@@ -9,7 +9,7 @@ from __future__ import annotations
 from nodemgr.core.cluster.entities import ClusterJob, ClusterNode, ClusterStage, StageEvent
 from nodemgr.core.cluster.events import NodeAnswer
 from nodemgr.core.cluster.state import ClusterDraft
-from nodemgr.core.model.entities import JobState
+from nodemgr.core.model.entities import Cause, JobState
 from nodemgr.core.model.values import replace
 
 QUICK_JOBS, QUICK_USERS, QUICK_MS = 3, 2, 5_000
@@ -26,14 +26,18 @@ def drain(draft: ClusterDraft, node: ClusterNode, why: str) -> None:
             ask_back(draft, job)
 
 
-def ask_back(draft: ClusterDraft, job: ClusterJob) -> None:
+def ask_back(
+    draft: ClusterDraft, job: ClusterJob, then: ClusterStage = ClusterStage.QUEUED
+) -> None:
     """The node is asked to give back a job that it has not begun; it has the last word."""
-    draft.move(job, StageEvent.STOP, ClusterStage.STOPPING, then=ClusterStage.QUEUED)
+    draft.move(job, StageEvent.STOP, ClusterStage.STOPPING, then=then)
 
 
 def ended(draft: ClusterDraft, name: str, user: str, answer: NodeAnswer, ran_ms: int) -> None:
     """A job of the user has ended there; its assignment is closed."""
     if answer.is_refusal or answer.state is JobState.WITHDRAWN:
+        return
+    if answer.cause is Cause.PREEMPTED:  # the node was taken from it
         return
     node = draft.nodes[name]
     is_quick = answer.state is JobState.FAILED and ran_ms < QUICK_MS

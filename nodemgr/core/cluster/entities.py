@@ -9,9 +9,14 @@ a node's rows say whether the attempt began and how it ended. Neither writes the
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
 
-from nodemgr.core.model.entities import Cause
+from nodemgr.core.cluster.pilots import PoolFacts
+from nodemgr.core.model import array_rows, job_ids
+from nodemgr.core.model.entities import WHOLE_PERCENT, Cause, Ranges, TaskClass
 from nodemgr.core.model.transitions import Targets
 from nodemgr.core.model.values import value
 
@@ -25,7 +30,13 @@ class ClusterStage(enum.StrEnum):
     RUNNING = "running"
     """The node says that it began."""
     STOPPING = "stopping"
-    """The node is asked to end it or to give it back; `ClusterJob.then` is its next state."""
+    """The node is asked to end it or to give it back; `ClusterJob.then` is its next state.
+
+    QUEUED and HELD: only if it has not begun. PAUSED: it is to run again."""
+    HELD = "held"
+    """A person has taken it out of its queue."""
+    DEPENDENCY = "after"
+    """It waits for other jobs of the cluster to end well."""
     PAUSED = "paused"
     """Its last attempt ended by no fault of it; after the pause it is at its old place."""
     DONE = "done"
@@ -34,6 +45,8 @@ class ClusterStage(enum.StrEnum):
 
 
 FINAL = frozenset((ClusterStage.DONE, ClusterStage.FAILED, ClusterStage.WITHDRAWN))
+COMES_BACK = frozenset((ClusterStage.QUEUED, ClusterStage.HELD))
+"""As `then`: a job that has begun meanwhile stays where it is."""
 AT_A_NODE = frozenset((ClusterStage.ASSIGNED, ClusterStage.RUNNING, ClusterStage.STOPPING))
 """The job has an assignment."""
 
@@ -50,9 +63,14 @@ class StageEvent(enum.StrEnum):
     FORGOTTEN = "forgotten"
     PAUSE_OVER = "pause over"
     WITHDRAW = "withdraw"
+    HOLD = "hold"
+    UNHOLD = "unhold"
+    FREED = "freed"
+    IN_VAIN = "in vain"
 
 
 _QUEUED, _ASSIGNED, _RUNNING = ClusterStage.QUEUED, ClusterStage.ASSIGNED, ClusterStage.RUNNING
+_HELD, _DEPENDENCY = ClusterStage.HELD, ClusterStage.DEPENDENCY
 _STOPPING, _PAUSED, _WITHDRAWN = ClusterStage.STOPPING, ClusterStage.PAUSED, ClusterStage.WITHDRAWN
 _ENDS = (ClusterStage.DONE, ClusterStage.FAILED, _WITHDRAWN, _QUEUED, _PAUSED)
 _JUDGED = "The node says how it ended; endings.py says what follows."
@@ -62,7 +80,9 @@ _FORGOTTEN = "It ended after the copy from which the head was restored: its end 
 _LOST = "A person says that the node is lost: the job goes back to its place, or ends as asked."
 
 STAGES: Mapping[tuple[ClusterStage | None, StageEvent], Targets[ClusterStage]] = {
-    (None, StageEvent.SUBMIT): Targets((_QUEUED,), "A new job enters its queue."),
+    (None, StageEvent.SUBMIT): Targets(
+        (_QUEUED, _HELD, _DEPENDENCY), "A new job enters its queue, or stands beside it."
+    ),
     (_QUEUED, StageEvent.ASSIGN): Targets((_ASSIGNED,), "A pass has chosen a node."),
     (_QUEUED, StageEvent.WITHDRAW): Targets((_WITHDRAWN,), "It is at no node."),
     (_ASSIGNED, StageEvent.BEGAN): Targets((_RUNNING,), "The node says so."),
@@ -80,20 +100,42 @@ STAGES: Mapping[tuple[ClusterStage | None, StageEvent], Targets[ClusterStage]] =
         (_RUNNING,), "It began before it could be given back, and stays where it is."
     ),
     (_STOPPING, StageEvent.STOP): Targets((_STOPPING,), "A second reason replaces its next state."),
-    (_STOPPING, StageEvent.GIVEN_BACK): Targets((_QUEUED, _WITHDRAWN), _BACK),
+    (_STOPPING, StageEvent.GIVEN_BACK): Targets((_QUEUED, _HELD, _WITHDRAWN), _BACK),
     (_STOPPING, StageEvent.END): Targets(_ENDS, _JUDGED),
-    (_STOPPING, StageEvent.NODE_LOST): Targets((_QUEUED, _WITHDRAWN), _LOST),
+    (_STOPPING, StageEvent.NODE_LOST): Targets((_QUEUED, _HELD, _WITHDRAWN), _LOST),
     (_PAUSED, StageEvent.PAUSE_OVER): Targets((_QUEUED,), "It is at its old place again."),
-    (_PAUSED, StageEvent.WITHDRAW): Targets((_WITHDRAWN,), "It is at no node."),
+    (_PAUSED, StageEvent.UNHOLD): Targets((_QUEUED,), "A person ends its pause."),
+    (_DEPENDENCY, StageEvent.FREED): Targets((_QUEUED,), "All that it waited for has ended well."),
+    (_HELD, StageEvent.UNHOLD): Targets(
+        (_QUEUED, _DEPENDENCY), "It goes to the end of its queue, or waits for others."
+    ),
+    **{
+        (stage, StageEvent.WITHDRAW): Targets((_WITHDRAWN,), "It is at no node.")
+        for stage in (_PAUSED, _HELD, _DEPENDENCY)
+    },
+    **{
+        (stage, StageEvent.HOLD): Targets((_HELD,), "It starts when it is unheld.")
+        for stage in (_QUEUED, _PAUSED, _DEPENDENCY)
+    },
+    **{
+        (stage, StageEvent.IN_VAIN): Targets((_WITHDRAWN,), "What it waits for did not end well.")
+        for stage in (_HELD, _DEPENDENCY)
+    },
     **{
         (stage, StageEvent.FOUND): Targets((_ASSIGNED,), _FOUND)
-        for stage in (_QUEUED, _ASSIGNED, _RUNNING, _STOPPING, _PAUSED)
+        for stage in (_QUEUED, _ASSIGNED, _RUNNING, _STOPPING, _PAUSED, _HELD, _DEPENDENCY)
     },
     **{
         (stage, StageEvent.FORGOTTEN): Targets((ClusterStage.FAILED,), _FORGOTTEN)
         for stage in (_ASSIGNED, _RUNNING, _STOPPING)
     },
 }
+
+
+@lru_cache
+def _memory_of(quota: str) -> int | None:
+    found = json.loads(quota).get("memory_bytes")
+    return found if isinstance(found, int) else None
 
 
 @value
@@ -107,6 +149,16 @@ class ClusterEnv:
     """The most on one node, which the node holds by itself; None: as many as the node has."""
     quota: str = "{}"
     """The rest of its quota, in JSON, which each node gets."""
+
+    @property
+    def part(self) -> int:
+        """The most GPUs on one node."""
+        return self.gpus if self.per_node is None else min(self.gpus, self.per_node)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The most memory on one node; None: whole GPUs."""
+        return _memory_of(self.quota)
 
 
 @value
@@ -135,20 +187,79 @@ class ClusterNode:
     """The public key by which its connections are known."""
     models: tuple[str, ...] = ()
     """The models of its GPUs."""
+    user: str = ""
+    """The ordinary user that runs it: it vouches for that user alone, and gets no other's job."""
+    pool: PoolFacts | None = None
+    """Of a node that Slurm lends."""
+
+
+@value
+class NodeGpu:
+    """One GPU in a node's last report, with all tasks there. One out of service is full."""
+
+    memory_bytes: int
+    room_bytes: int
+    """The bytes that are not promised."""
+    percent: int = 0
+    """The compute that tasks with a share have."""
+    is_plain: bool = False
+    """A task without a share computes there: none with a share may."""
+    best_effort_percent: int = 0
+    tasks: int = 0
+    envs: tuple[tuple[str, int], ...] = ()
+    """Of each environment with a task there, the bytes of its grant that a further task may name.
+
+    "": the node's own environments."""
+    numbers: tuple[int, ...] = ()
+    """The assignments with a task there."""
+    most: int = 1_024
+    """The most tasks there, by the node's settings."""
+
+
+class GpuSums(NamedTuple):
+    """Sums of a node's GPUs."""
+
+    empty: int
+    """Those without a task."""
+    rest_percent: int
+    """The most compute on one GPU for a job with a share."""
+    has_whole: bool
+    """The memory of some GPU is wholly free."""
+    room_bytes: int
+    """The most on one GPU."""
+
+
+AgainSums = dict[str, tuple[int, int]]
+"""By environment: the most compute, and the most bytes, that a further task has on a GPU of its."""
+
+
+class NodeShares(NamedTuple):
+    """A node's report of its GPUs."""
+
+    gpus: tuple[NodeGpu, ...]
+    used: dict[str, int]
+    """The GPUs of each environment."""
+    listed: frozenset[int]
+    """The assignments with a task there."""
+    left: GpuSums
+    others: int
+    """Of each GPU the environments there beside one of assignments."""
+    again: AgainSums
 
 
 @value
 class ClusterJob:
-    """A job that has not ended."""
+    """A job that has not ended; or the elements of an array that no node was given, as one."""
 
     job_id: str
+    """Of an array's row its name, c5; of an element that a node was given c5.3."""
     env: str
     user: str
     gpus: int
-    time_limit_ms: int | None
-    max_restarts: int
-    queued_ns: int
-    """Its place in the queue, kept until an attempt of it has failed."""
+    time_limit_ms: int | None = None
+    max_restarts: int = 0
+    queued_ns: int = 0
+    """Its place in the queue, kept until an attempt of it has failed; of a row its first one's."""
     stage: ClusterStage = ClusterStage.QUEUED
     attempt: int = 0
     """The number of its last assignment."""
@@ -168,6 +279,31 @@ class ClusterJob:
     submit_key: str = ""
     """The submitter's: the same submission again is the same job."""
     submitted_wall_ns: int = 0
+    indices: Ranges = ()
+    """Of an array's row."""
+    after: tuple[str, ...] = ()
+    """Jobs and arrays that must end well before it may start."""
+    held_by: str = ""
+    task_class: TaskClass = TaskClass.NORMAL
+    """An earlier class is served first."""
+    compute_percent: int | None = None
+    """The share of each of its GPUs; None: a plain task."""
+    memory_bytes: int | None = None
+    """On each GPU, if it is named."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether other jobs may stand on its GPUs."""
+        return _shares(self)
+
+    @property
+    def size(self) -> int:
+        return array_rows.count(self.indices) or 1
+
+    @property
+    def array(self) -> str:
+        """The name that was given to its submission."""
+        return job_ids.array_of(self.job_id) or self.job_id
 
 
 @value
@@ -190,6 +326,18 @@ class GivenJob:
     """When the head heard that it began."""
     node_job: str = ""
     """Its id on the node."""
+    compute_percent: int | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def shares(self) -> bool:
+        return _shares(self)
+
+
+def _shares(row: ClusterJob | GivenJob) -> bool:
+    if row.memory_bytes is None and row.compute_percent in (None, WHOLE_PERCENT):
+        return False
+    return row.gpus > 0
 
 
 @value
@@ -206,6 +354,8 @@ class EndedJob:
     ran_ms: int | None = None
     ended_wall_ns: int = 0
     """The edge fills it in."""
+    is_last: bool = True
+    """No other job of its array is left."""
 
 
 @value
@@ -217,6 +367,8 @@ class JoinWord:
     expires_ns: int
     used_by: str = ""
     """The public key of the node that has used it: the answer may have been lost."""
+    user: str = ""
+    """The ordinary user whose node it is for; empty: root's."""
 
 
 @value
@@ -228,6 +380,8 @@ class Counters:
     number: int = 0
     """Of the last assignment, or a greater one."""
     job: int = 0
+    pilot: int = 0
+    """Of the last pilot, or a greater one."""
     stamp_ns: int = 0
     """The last place that was given in the queue: each is given once."""
     is_copy: bool = False

@@ -9,6 +9,8 @@ one that is doubled, late or of an earlier connection is known as such and means
 
 from __future__ import annotations
 
+from nodemgr.core.cluster.entities import ClusterJob, NodeGpu
+from nodemgr.core.cluster.pilots import ListedPilot, PoolConfig
 from nodemgr.core.model.entities import Cause, JobState
 from nodemgr.core.model.values import value
 
@@ -22,21 +24,48 @@ class SetEnv:
 
 
 @value
+class DropEnv:
+    """An environment without jobs."""
+
+    name: str
+
+
+@value
 class Submit:
-    env: str
-    user: str
-    gpus: int
-    time_limit_ms: int | None = None
-    max_restarts: int = 0
-    uid: int = 0
-    name: str = ""
-    command: str = ""
-    submit_key: str = ""
-    wall_ns: int = 0
+    """New jobs, in one commit. Ids, places and stages are the core's; a job to be held is HELD."""
+
+    jobs: tuple[ClusterJob, ...]
 
 
 @value
 class Withdraw:
+    """A job, an array, or what waits of it."""
+
+    job_id: str
+
+
+@value
+class HoldWaiting:
+    job_id: str
+    by: str = ""
+
+
+@value
+class Unhold:
+    job_id: str
+
+
+@value
+class Requeue:
+    """A job that runs is ended, and is queued again at the end."""
+
+    job_id: str
+
+
+@value
+class ToFront:
+    """To the front of its queue."""
+
     job_id: str
 
 
@@ -47,6 +76,7 @@ class AddWord:
     public: str
     node: str
     expires_ns: int
+    user: str = ""
 
 
 @value
@@ -56,6 +86,9 @@ class AddNode:
     name: str
     key: str = ""
     word: str = ""
+    user: str = ""
+    is_lent: bool = False
+    """By the word of a pilot: its GPUs are Slurm's until it says otherwise."""
 
 
 @value
@@ -117,6 +150,16 @@ class NodeAnswer:
 
 
 @value
+class LentNode:
+    """The words of a node that Slurm lends: see PoolFacts."""
+
+    pilot: int
+    left_ms: int | None = None
+    """Until it must be empty."""
+    waits: bool = False
+
+
+@value
 class Synced:
     """A node is connected, and these are all its answers to this head."""
 
@@ -130,6 +173,9 @@ class Synced:
     others: tuple[tuple[str, int], ...]
     answers: tuple[NodeAnswer, ...]
     models: tuple[str, ...] = ()
+    pool: LentNode | None = None
+    shares: tuple[NodeGpu, ...] | None = None
+    """Each GPU in service; None: the node is of a version that does not report them."""
 
 
 @value
@@ -142,6 +188,8 @@ class NodeReport:
     gpus: int
     others: tuple[tuple[str, int], ...]
     answers: tuple[NodeAnswer, ...]
+    pool: LentNode | None = None
+    shares: tuple[NodeGpu, ...] | None = None
 
 
 @value
@@ -162,10 +210,31 @@ class Pass:
     """Queued jobs get nodes, as far as there are."""
 
 
+@value
+class PilotAnswered:
+    """sbatch has taken the pilot, or refused it."""
+
+    number: int
+    fault: str = ""
+
+
+@value
+class PoolTick:
+    """Time to look at the pool. `listed`: Slurm's list; None: Slurm does not answer."""
+
+    config: PoolConfig
+    listed: tuple[ListedPilot, ...] | None
+
+
 ClusterEvent = (
     SetEnv
+    | DropEnv
     | Submit
     | Withdraw
+    | HoldWaiting
+    | Unhold
+    | Requeue
+    | ToFront
     | AddWord
     | AddNode
     | RemoveNode
@@ -178,6 +247,8 @@ ClusterEvent = (
     | Silent
     | ClockMoved
     | Pass
+    | PilotAnswered
+    | PoolTick
 )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodemgr.core.cluster.entities import ClusterStage, GivenJob
+from nodemgr.core.cluster.entities import COMES_BACK, ClusterStage, GivenJob
+from nodemgr.core.cluster.pilots import COMING
 from nodemgr.core.cluster.state import ClusterState
 from nodemgr.core.model.values import value
 
@@ -31,7 +32,14 @@ class GiveBack:
     """A job that has begun stays."""
 
 
-HeadWord = Assign | GiveBack
+@value
+class ExpectPilots:
+    """To a lent node without a pilot: it opens for these alone."""
+
+    numbers: tuple[int, ...]
+
+
+HeadWord = Assign | GiveBack | ExpectPilots
 
 
 def to_say(state: ClusterState, node: str) -> Iterator[HeadWord]:
@@ -41,7 +49,9 @@ def to_say(state: ClusterState, node: str) -> Iterator[HeadWord]:
     """
     if node not in state.sessions or state.counters[""].is_restoring:
         return
-    generation = state.nodes[node].generation
+    generation, pool = state.nodes[node].generation, state.nodes[node].pool
+    if pool is not None and not pool.pilot and (numbers := _coming(state, node)):
+        yield ExpectPilots(numbers)
     for number in sorted(state.of_node.get(node, ())):
         row = state.assignments[number]
         job = state.jobs[row.job_id]
@@ -51,9 +61,14 @@ def to_say(state: ClusterState, node: str) -> Iterator[HeadWord]:
         if not row.answered:
             yield Assign(row, refuse=stops)
         elif stops:
-            yield GiveBack(row.key, if_waiting=job.then is ClusterStage.QUEUED)
+            yield GiveBack(row.key, if_waiting=job.then in COMES_BACK)
         elif row.key in state.to_confirm:
             yield Assign(row)
     for key, holder in state.strays.items():
         if holder == node:
             yield GiveBack(key)
+
+
+def _coming(state: ClusterState, node: str) -> tuple[int, ...]:
+    rows = (row for row in state.pilots.values() if row.stage in COMING)
+    return tuple(sorted(row.number for row in rows if row.node in ("", node)))

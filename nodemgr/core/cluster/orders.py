@@ -1,7 +1,7 @@
-"""Orders of people to a head: jobs in and out, nodes drained, resumed, given up for lost.
+"""Orders of people to a head: environments, nodes joined, drained, resumed, given up for lost.
 
 Knows: what an order does to jobs and assignments. Must not know: who may give it; what a node says
-to it (answers.py).
+to it (answers.py); orders about jobs (job_orders.py).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from nodemgr.core.cluster import answers, draining, events, restoring
 from nodemgr.core.cluster.entities import (
     ClusterEnv,
-    ClusterJob,
     ClusterNode,
     ClusterStage,
     EndedJob,
     JoinWord,
     StageEvent,
 )
+from nodemgr.core.cluster.pilots import PoolFacts
 from nodemgr.core.cluster.state import ClusterDraft
 from nodemgr.core.model.values import replace
 
@@ -26,28 +26,10 @@ def set_env(draft: ClusterDraft, event: events.SetEnv) -> None:
     draft.envs.put(event.name, env)
 
 
-def submit(draft: ClusterDraft, event: events.Submit) -> None:
-    """The caller has judged it; the id is c and the head's count of jobs."""
-    number = draft.head.job + 1
-    draft.put_head(replace(draft.head, job=number))
-    draft.put_new_job(
-        ClusterJob(
-            f"c{number}", event.env, event.user, event.gpus, event.time_limit_ms,
-            event.max_restarts, draft.stamp(), uid=event.uid, name=event.name,
-            command=event.command, submit_key=event.submit_key, submitted_wall_ns=event.wall_ns,
-        )
-    )  # fmt: skip
-
-
-def withdraw(draft: ClusterDraft, event: events.Withdraw) -> None:
-    job = draft.jobs.get(event.job_id)
-    if job is None:
-        return
-    if job.assigned is not None:
-        draft.move(job, StageEvent.STOP, ClusterStage.STOPPING, then=ClusterStage.WITHDRAWN)
-        return
-    over = EndedJob(replace(job, stage=ClusterStage.WITHDRAWN, resumes_ns=None), "", None, None)
-    draft.end(job, StageEvent.WITHDRAW, ClusterStage.WITHDRAWN, over)
+def drop_env(draft: ClusterDraft, event: events.DropEnv) -> None:
+    """With jobs it stays."""
+    if event.name in draft.envs and not draft.env_jobs[event.name]:
+        draft.envs.drop(event.name)
 
 
 def add_word(draft: ClusterDraft, event: events.AddWord) -> None:
@@ -55,12 +37,14 @@ def add_word(draft: ClusterDraft, event: events.AddWord) -> None:
     for word in list(draft.words.values()):
         if word.expires_ns <= draft.now_ns:
             draft.words.drop(word.public)
-    draft.words.put(event.public, JoinWord(event.public, event.node, event.expires_ns))
+    row = JoinWord(event.public, event.node, event.expires_ns, user=event.user)
+    draft.words.put(event.public, row)
 
 
 def add_node(draft: ClusterDraft, event: events.AddNode) -> None:
-    node = draft.nodes.get(event.name) or ClusterNode(event.name, "", "", 0, 0)
-    draft.nodes.put(event.name, replace(node, key=event.key))
+    lent = PoolFacts(0) if event.is_lent else None
+    node = draft.nodes.get(event.name) or ClusterNode(event.name, "", "", 0, 0, pool=lent)
+    draft.nodes.put(event.name, replace(node, key=event.key, user=event.user))
     if event.word in draft.words:
         draft.words.put(event.word, replace(draft.words[event.word], used_by=event.key))
 
@@ -71,6 +55,7 @@ def remove_node(draft: ClusterDraft, event: events.RemoveNode) -> None:
     draft.nodes.drop(event.name)
     if event.name in draft.sessions:
         draft.sessions.drop(event.name)
+    draft.put_shares(event.name, None)
     answers.forget_words_of(draft, event.name)
     restoring.end(draft)
 
@@ -103,7 +88,8 @@ def lost(draft: ClusterDraft, event: events.NodeLost) -> None:
             ended = EndedJob(over, row.node, None, None)
             draft.end(job, StageEvent.NODE_LOST, ClusterStage.WITHDRAWN, ended)
         else:
-            draft.move(job, StageEvent.NODE_LOST, ClusterStage.QUEUED, then=None, assigned=None)
+            stage = ClusterStage.HELD if job.then is ClusterStage.HELD else ClusterStage.QUEUED
+            draft.move(job, StageEvent.NODE_LOST, stage, then=None, assigned=None)
     node = draft.nodes.get(event.name)
     if node is not None and present is None:
         draft.nodes.put(node.name, replace(node, lost=True))

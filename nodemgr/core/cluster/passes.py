@@ -15,7 +15,17 @@ Must not know: a GPU, a node's own queue.
   assignment. A job that does not fit the total lets others pass.
 - On each node an environment gets at most its part of one node, which the node would hold back.
 - A head whose store is a copy gives no job (answers.py), nor one that is being restored.
-- Nodes without a session or drained get nothing; what they hold counts.
+- A latency-sensitive job that fits nowhere goes to a node where it fits with what best-effort jobs
+  hold: the node has them yield.
+- A job with a share of GPUs (gpu_shares.py) goes where its share is left: a latency-sensitive one
+  to the node with the most on one GPU, ties by name; any other to the one with the least that is
+  enough. Forecasts of run times are the nodes': the head has none. On a node that does not report
+  shares, and where it waits, the job counts as one of whole GPUs. It takes no part of a GPU on a
+  node that is kept for another job, unless it ends before.
+- Nodes without a session or drained get nothing; what they hold counts. So it is with a node of a
+  pool that holds no pilot: Slurm has it.
+- Own nodes come before those that Slurm lends. There a job with a time limit ends before the node
+  goes back.
 
 Config.backfill_depth jobs keep nodes. The cost grows with the nodes and with the jobs considered;
 of equal jobs that wait for their environment's total one is considered.
@@ -24,10 +34,12 @@ of equal jobs that wait for their environment's total one is considered.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from operator import le
 
-from nodemgr.core.cluster import draining, events
+from nodemgr.core.cluster import draining, events, gpu_rooms, gpu_shares
 from nodemgr.core.cluster.entities import (
     ClusterJob,
     ClusterNode,
@@ -35,91 +47,15 @@ from nodemgr.core.cluster.entities import (
     GivenJob,
     StageEvent,
 )
-from nodemgr.core.cluster.state import ClusterDraft
-from nodemgr.core.model.entities import MS
+from nodemgr.core.cluster.gpu_rooms import Want
+from nodemgr.core.cluster.rooms import NEVER, NodeUseCache, Room, limit_ns
+from nodemgr.core.cluster.state import ClusterDraft, may_have
+from nodemgr.core.model import array_rows
+from nodemgr.core.model.entities import TaskClass
 from nodemgr.core.model.values import replace
-from nodemgr.core.scheduler.plan import Profile
 
-NEVER = 1 << 62
-
-
-def limit_ns(job: ClusterJob | GivenJob) -> int | None:
-    return None if job.time_limit_ms is None else job.time_limit_ms * MS
-
-
-@dataclass(slots=True)
-class Room:
-    """The GPUs of one node over time."""
-
-    node: ClusterNode
-    now_ns: int
-    free: int = 0
-    """GPUs that nothing holds now."""
-    ends: list[tuple[int, int]] = field(default_factory=list)
-    """When how many come free, as far as it is known."""
-    ahead: list[GivenJob] = field(default_factory=list)
-    """Assignments that wait there for GPUs."""
-    used: dict[str, int] = field(default_factory=dict)
-    """The GPUs of each environment there, with those of assignments that wait."""
-    profile: Profile | None = None
-    """Once something is planned here."""
-    is_reserved: bool = False
-    """A job waits here for an end that nobody knows."""
-
-    def holds(self, rows: Iterable[GivenJob]) -> None:
-        self.free = self.node.gpus - sum(gpus for _, gpus in self.node.others)
-        self.used = dict(self.node.others)
-        for row in sorted(rows, key=lambda row: (row.began_ns is None, row.number)):
-            self.used[row.env] = self.used.get(row.env, 0) + row.gpus
-            if row.began_ns is None and row.gpus > max(0, self.free):
-                self.ahead.append(row)
-                continue
-            self.free -= row.gpus
-            limit = limit_ns(row)
-            if limit is not None:
-                end = (self.now_ns if row.began_ns is None else row.began_ns) + limit
-                if end > self.now_ns:  # an overdue one may end at any time
-                    self.ends.append((end, row.gpus))
-        self.ends.sort()
-        self.free = max(0, self.free)
-
-    def plan(self) -> Profile:
-        if self.profile is None:
-            known = sum(gpus for _, gpus in self.ends)
-            self.profile = Profile(self.free + known, self.now_ns)
-            for end, gpus in self.ends:
-                self.profile.take(gpus, self.now_ns, end)
-        return self.profile
-
-    def first(self, gpus: int) -> int:
-        """The earliest time with so many free if nothing else is planned here; NEVER: unknown."""
-        free = self.free
-        if free >= gpus:
-            return self.now_ns
-        for end, more in self.ends:
-            free += more
-            if free >= gpus:
-                return end
-        return NEVER
-
-    def start(self, gpus: int, limit: int | None) -> int:
-        """The earliest time beside all that is planned here; NEVER: unknown."""
-        if self.is_reserved:
-            return NEVER
-        if self.profile is None:
-            return self.first(gpus)
-        time = self.profile.earliest(gpus, limit)
-        return NEVER if time is None else time
-
-    def take(self, gpus: int, start: int, limit: int | None) -> None:
-        self.plan().take(gpus, start, None if limit is None else start + limit)
-
-    def fits(self, gpus: int, limit: int | None) -> bool:
-        """Can so many be had from now on for so long, in nobody's way?"""
-        if self.is_reserved or gpus > self.free:
-            return False
-        end = None if limit is None else self.now_ns + limit
-        return self.profile is None or self.profile.least(end) >= gpus
+MAX_GIVEN = 300
+"""The jobs that start by one pass: so it ends within 50 ms when thousands of GPUs come at once."""
 
 
 class ClusterPass:
@@ -128,58 +64,250 @@ class ClusterPass:
     def __init__(self, draft: ClusterDraft) -> None:
         self.draft = draft
         self.rooms: dict[str, Room] = {}
+        self.used = Counter[str]()
+        """By environment: the GPUs of interactive tasks, without those that its jobs share."""
+        self.node_uses = NodeUseCache.begin(draft)
         for node in draft.nodes.values():
-            if node.name in draft.sessions and not node.drained:
-                room = self.rooms[node.name] = Room(node, draft.now_ns)
-                room.holds(draft.at(node.name))
-        self.by_free: dict[int, dict[str, Room]] = {}
+            closed = node.pool is not None and not node.pool.pilot
+            use = self.node_uses.of(draft, node)
+            if use.uses:
+                self.used.update(use.uses)
+            if node.name in draft.sessions and not node.drained and not closed:
+                self.rooms[node.name] = use.room(draft)
+        self.by_free: dict[tuple[bool, int], list[str]] = {}
+        """The nodes that are lent or not, by the number of their free GPUs; in order."""
         for name in sorted(self.rooms):
-            self.by_free.setdefault(self.rooms[name].free, {})[name] = self.rooms[name]
+            self.by_free.setdefault(self.rooms[name].place, []).append(name)
         self.widest = max((room.node.gpus for room in self.rooms.values()), default=0)
+        self.kinds = sorted({is_lent for is_lent, _ in self.by_free})
+        """Own nodes, and then those that are lent, as far as there are."""
         self.firsts: dict[int, list[tuple[int, str]]] = {}
         """By number of GPUs, the nodes by the time at which so many may come free."""
-        self.used: dict[str, int] = {}
-        for node in draft.nodes.values():
-            for env, gpus in node.others:
-                self.used[env] = self.used.get(env, 0) + gpus
-        self.reserved = 0
+        self.by_rest: dict[tuple[bool, int, bool], list[str]] = {}
+        """The nodes that are lent or not, by the most compute on one GPU, full or not; in order."""
+        self.of_env: dict[str, set[str]] = {}
+        """The nodes that an environment uses."""
+        self._wants: tuple[ClusterJob | GivenJob, Want] | None = None
+        self.in_vain: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
+        """Demands of jobs that share GPUs, and fit nowhere: rooms become smaller only.
+
+        By environment and kind of demand; True: also with what best effort would give up.
+        """
+        self.reserved = self.given = 0
+        self.owned = [node for node in draft.nodes.values() if node.user]
+
+    def avoided(self, job: ClusterJob) -> tuple[str, ...]:
+        """The nodes that it may not have."""
+        if not self.owned:
+            return job.avoids
+        return (*job.avoids, *(node.name for node in self.owned if not may_have(node, job)))
+
+    def total(self, env: str) -> int:
+        """The GPUs that the environment uses."""
+        return self.used[env] + (self.draft.env_gpus.get(env) or 0)
 
     def room_in_total(self, job: ClusterJob) -> bool:
+        """Of a job that shares GPUs each node decides (room_on_node)."""
         env = self.draft.envs.get(job.env)
-        used = self.used.get(job.env, 0) + (self.draft.env_gpus.get(job.env) or 0)
-        return env is not None and used + job.gpus <= env.gpus
+        if env is None:
+            return False
+        if job.shares:
+            self._begin_shares()
+            return True
+        return self.total(job.env) + job.gpus <= env.gpus
+
+    def want(self, job: ClusterJob | GivenJob) -> Want:
+        """Of one job it is asked for at each node."""
+        if self._wants is None or self._wants[0] is not job:
+            self._wants = job, gpu_shares.want(self.draft, job)
+        return self._wants[1]
+
+    def more_gpus(self, job: ClusterJob | GivenJob, room: Room) -> int:
+        """The GPUs by which its environment's use grows there."""
+        if not job.shares or room.shares is None:
+            return job.gpus
+        shares, env = room.shares, job.env
+        used = shares.used.get(env, 0)
+        before = used
+        if env not in shares.counted:
+            before = gpu_shares.alone(room.node, self.draft.at(room.node.name), env)
+        return used + gpu_rooms.more_gpus(used, self.want(job), shares.count) - before
 
     def room_on_node(self, job: ClusterJob | GivenJob, room: Room) -> bool:
         """Within the environment's part of one node, which the node holds by itself."""
+        if not ends_in_time(job, room.node, self.draft.now_ns):
+            return False
+        if job.shares:
+            env = self.draft.envs[job.env]
+            if self.total(job.env) + self.more_gpus(job, room) > env.gpus:
+                return False
+            if room.shares is not None:
+                return room.shares.could_hold(self.want(job))
         most = self.draft.envs[job.env].per_node
-        return most is None or room.used.get(job.env, 0) + job.gpus <= most
+        used = room.used.get(job.env, 0) + room.promised.get(job.env, 0)
+        return most is None or used + job.gpus <= most
 
     def room_on_any(self, job: ClusterJob) -> bool:
-        if self.draft.envs[job.env].per_node is None:
-            return True
         return any(self.room_on_node(job, room) for room in self.rooms.values())
 
     def best(self, job: ClusterJob) -> Room | None:
         """The room that fits best now."""
-        for free in range(job.gpus, self.widest + 1):
-            found = [
-                name
-                for name, room in self.by_free.get(free, {}).items()
-                if name not in job.avoids
-                and room.fits(job.gpus, limit_ns(job))
-                and self.room_on_node(job, room)
-            ]
-            if found:
-                return self.rooms[min(found)]
+        if job.shares:
+            self._begin_shares()
+            return self._first_of(self._by_share(job), job)
+        avoids, limit = self.avoided(job), limit_ns(job)
+        for is_lent in self.kinds:
+            for free in range(job.gpus, self.widest + 1):
+                for name in self.by_free.get((is_lent, free), ()):
+                    room = self.rooms[name]
+                    if (
+                        name not in avoids
+                        and room.fits(job.gpus, limit)
+                        and self.room_on_node(job, room)
+                    ):
+                        return room
         return None
 
-    def occupy(self, room: Room, job: ClusterJob | GivenJob) -> None:
+    def _yields(self, room: Room) -> int:
+        """GPUs of best-effort jobs there, which yield to a latency-sensitive one."""
+        draft = self.draft
+        return sum([
+            row.gpus
+            for row in draft.at(room.node.name)
+            if row.began_ns is not None
+            and not row.shares
+            and draft.jobs[row.job_id].task_class is TaskClass.BEST_EFFORT
+        ])  # fmt: skip
+
+    def _begin_shares(self) -> None:
+        """Looks at each GPU of each node, at the first job that needs it."""
+        if self.by_rest:
+            return
+        for name in sorted(self.rooms):
+            room = self.rooms[name]
+            if room.shares is None:
+                found = self.node_uses.of(self.draft, room.node).held(self.draft)
+                room.shares = None if found is None else found.copy()
+            for env in () if room.shares is None else room.shares.used:
+                self.of_env.setdefault(env, set()).add(name)
+            self.by_rest.setdefault(room.place_by_rest, []).append(name)
+
+    def _first_of(
+        self, names: Iterable[str], job: ClusterJob, *, releases: bool = False
+    ) -> Room | None:
+        percent, memory, limit = job.compute_percent, job.memory_bytes, job.time_limit_ms
+        # of lent nodes one may take a job without a limit, and none with one
+        unlimited = True in self.kinds and limit is None
+        kind = job.env, releases, percent is None, memory is None, unlimited
+        demand = percent or 0, memory or 0, job.gpus, NEVER if limit is None else limit
+        failed = self.in_vain.setdefault(kind, [])
+        if any(all(map(le, one, demand)) for one in failed):
+            return None
+        avoids = self.avoided(job)
+        for name in names:
+            room = self.rooms[name]
+            if (
+                name not in avoids
+                and not (releases and room.ahead)
+                and self.finds(room, job, releases=releases)
+                and self.room_on_node(job, room)
+            ):
+                return room
+        if not avoids:
+            failed.append(demand)
+        return None
+
+    def _by_share(self, job: ClusterJob, least: int | None = None) -> Iterator[str]:
+        """The nodes in the order of its class, with at least so much compute on one GPU."""
+        least = (job.compute_percent or 0) if least is None else least
+        has_whole = self.draft.envs[job.env].memory_bytes is None
+        near = self.of_env.get(job.env, set())
+        is_first = job.task_class is TaskClass.LATENCY_SENSITIVE
+        for is_lent in self.kinds:
+            rests = {rest for lent, rest, _ in self.by_rest if lent is is_lent and rest >= least}
+            for rest in sorted(rests, reverse=is_first):
+                names = self.by_rest.get((is_lent, rest, True), [])
+                if has_whole:
+                    names = sorted(near.intersection(names))
+                if is_first:
+                    names = sorted([*names, *self.by_rest.get((is_lent, rest, False), ())])
+                yield from names
+            if not is_first:  # a whole GPU is broken last, where the fewest are left
+                for count in range(1, self.widest + 1):
+                    yield from self.by_free.get((is_lent, count), ())
+
+    def finds(self, room: Room, job: ClusterJob, *, releases: bool = False) -> bool:
+        limit = limit_ns(job)
+        if room.shares is None:
+            return not releases and room.fits(job.gpus, limit)
+        return room.find(self.want(job), limit, releases=releases) is not None
+
+    def yielding(self, job: ClusterJob) -> Room | None:
+        """The room in which the fewest GPUs of best-effort jobs have to yield."""
+        if job.task_class is not TaskClass.LATENCY_SENSITIVE:
+            return None
+        if job.shares:
+            return self._first_of(self._by_share(job, least=0), job, releases=True)
+        avoids = self.avoided(job)
+        for room in self._emptiest():
+            if (
+                room.free < job.gpus <= room.node.gpus
+                and not (room.is_reserved or room.ahead or room.node.name in avoids)
+                and self.room_on_node(job, room)
+                and job.gpus <= room.free + self._yields(room)
+            ):
+                return room
+        return None
+
+    def _emptiest(self) -> Iterator[Room]:
+        """Those with the most free GPUs first, ties by name."""
+        for free in range(self.widest, -1, -1):
+            names = [name for lent in self.kinds for name in self.by_free.get((lent, free), ())]
+            yield from map(self.rooms.__getitem__, sorted(names))
+
+    def occupy(self, room: Room, job: ClusterJob, *, is_new: bool = False) -> None:
         """Its GPUs are taken from now on."""
-        del self.by_free[room.free][room.node.name]
-        room.take(job.gpus, self.draft.now_ns, limit_ns(job))
-        room.free -= job.gpus
-        room.used[job.env] = room.used.get(job.env, 0) + job.gpus
-        self.by_free.setdefault(room.free, {})[room.node.name] = room
+        names, name, limit = self.by_free[room.place], room.node.name, limit_ns(job)
+        del names[bisect_left(names, name)]
+        if self.by_rest:
+            names = self.by_rest[room.place_by_rest]
+            del names[bisect_left(names, name)]
+        self.charge(room, job, is_new=is_new)
+        gpus = job.gpus if room.shares is None else self._take(room, job)
+        room.take(gpus, self.draft.now_ns, limit)
+        room.free -= gpus
+        insort(self.by_free.setdefault(room.place, []), name)
+        if self.by_rest:
+            insort(self.by_rest.setdefault(room.place_by_rest, []), name)
+
+    def _take(self, room: Room, job: ClusterJob) -> int:
+        """On each GPU. Returns how many more hold a task."""
+        assert room.shares is not None
+        if not job.shares:
+            room.shares.take_whole(job.gpus, job.env)
+            return job.gpus
+        asked = self.want(job)
+        found = room.find(asked, limit_ns(job)) or []
+        fresh = sum([not gpu.tasks for gpu in found])
+        room.shares.take(found, asked)
+        return fresh
+
+    def charge(self, room: Room, job: ClusterJob, *, is_new: bool = True) -> None:
+        """To its environment; the sum of all assignments counts all GPUs of each."""
+        if not is_new:  # the room is kept for it
+            room.promised[job.env] = room.promised.get(job.env, 0) + job.gpus
+            return
+        self.used[job.env] -= job.gpus - self.more_gpus(job, room)
+        shares, more = room.shares, job.gpus
+        if shares is not None:
+            if job.shares:
+                used = shares.used.get(job.env, 0)
+                more = gpu_rooms.more_gpus(used, self.want(job), shares.count)
+                shares.counted.add(job.env)
+            shares.use(job.env, more)
+        if shares is None or room.used is not shares.used:
+            room.used[job.env] = room.used.get(job.env, 0) + more
+        self.of_env.setdefault(job.env, set()).add(room.node.name)
 
     def keep(self, job: ClusterJob | GivenJob, avoids: tuple[str, ...] = ()) -> Room | None:
         """The room that a job keeps that cannot start now; None: no node has so many GPUs."""
@@ -201,9 +329,9 @@ class ClusterPass:
                 heapq.heappush(heap, (true, name))
                 continue
             passed.append((time, name))
-            if name not in avoids:
+            if name not in avoids and ends_in_time(job, room.node, true):
                 found = room
-                room.take(job.gpus, true, limit)
+                room.keep(job.gpus, true, limit)
                 break
         for row in passed:
             heapq.heappush(heap, row)
@@ -219,26 +347,32 @@ class ClusterPass:
 
     def _keep_unknown(self, job: ClusterJob | GivenJob, avoids: tuple[str, ...]) -> Room | None:
         """The one with the most free GPUs: nobody else gets there."""
-        left = [
-            room
-            for room in self.rooms.values()
-            if not room.is_reserved
-            and room.node.gpus >= job.gpus
-            and room.node.name not in avoids
-            and self.room_on_node(job, room)
-        ]
-        found = min(left, key=lambda room: (-room.free, room.node.name), default=None)
-        if found is not None:
-            found.is_reserved = True
-        return found
+        for room in self._emptiest():
+            if (
+                not room.is_reserved
+                and room.node.gpus >= job.gpus
+                and room.node.name not in avoids
+                and self.room_on_node(job, room)
+            ):
+                room.is_reserved = True
+                return room
+        return None
+
+
+def ends_in_time(job: ClusterJob | GivenJob, node: ClusterNode, start_ns: int) -> bool:
+    """A job with a time limit must end before the node goes back to Slurm."""
+    if node.pool is None or node.pool.closes_ns is None:
+        return True
+    limit = limit_ns(job)
+    return limit is None or start_ns + limit <= node.pool.closes_ns
 
 
 def run(draft: ClusterDraft, _event: events.Pass) -> None:
     if draft.head.is_copy or draft.head.is_restoring:
         return
     going = ClusterPass(draft)
-    _ahead_of_time(draft, going)
-    walk = draft.state.queue.walk()
+    later = _ahead_of_time(draft, going)
+    walk = draft.queue.walk()
     for job_id in walk:
         job = draft.jobs[job_id]
         if not (going.room_in_total(job) and going.room_on_any(job)):
@@ -246,22 +380,46 @@ def run(draft: ClusterDraft, _event: events.Pass) -> None:
             continue
         room = going.best(job)
         if room is not None:
-            going.occupy(room, job)
+            going.occupy(room, job, is_new=True)
             assign(draft, job, room.node)
+            going.given += 1
+            if going.given == MAX_GIVEN:
+                break  # the next pass goes on: its reason is that these jobs have changed
+        elif (room := going.yielding(job)) is not None:
+            going.charge(room, job)
+            room.is_reserved = True
+            room.ahead.append(assign(draft, job, room.node))
         elif going.reserved >= draft.config.backfill_depth:
             walk.drop(walk.group)
-        elif (room := going.keep(job, job.avoids)) is not None:
+        elif (room := going.keep(job, going.avoided(job))) is not None:
             going.reserved += 1
             if not room.ahead:
+                going.charge(room, job)
                 room.ahead.append(assign(draft, job, room.node))
         else:
             walk.drop(walk.group)  # no node has so many GPUs
+    for row in later:
+        job = draft.jobs[row.job_id]
+        room = going.best(job) if job.stage is ClusterStage.ASSIGNED else None
+        if room is not None and room.node.name != row.node:
+            going.occupy(room, job)
+            draining.ask_back(draft, job)
 
 
-def _ahead_of_time(draft: ClusterDraft, going: ClusterPass) -> None:
-    """Jobs that wait at a node: they keep it, or are asked back for a node that has room now."""
+def _ahead_of_time(draft: ClusterDraft, going: ClusterPass) -> list[GivenJob]:
+    """Jobs that wait at a node: they keep it, or are asked back for a node that has room now.
+
+    Those with a place behind the first of the queue come after it, and are returned. Else a job
+    that was asked back and one that waits at a node would take the room from each other for ever.
+    """
+    later = []
+    first = next(iter(draft.queue.walk()), None)
+    first_ns = None if first is None else draft.jobs[first].queued_ns
     for row, job in _waiting(draft, going.rooms.values()):
-        room = going.best(job)
+        is_later = first_ns is not None and job.queued_ns > first_ns
+        if is_later:
+            later.append(row)
+        room = None if is_later else going.best(job)
         if room is not None and job.then is not ClusterStage.WITHDRAWN:
             going.occupy(room, job)
             room.ahead.append(row)  # no other one goes there ahead of its time: it would be first
@@ -273,7 +431,8 @@ def _ahead_of_time(draft: ClusterDraft, going: ClusterPass) -> None:
             if time == NEVER:
                 own.is_reserved = True
             else:
-                own.take(row.gpus, time, limit_ns(row))
+                own.keep(row.gpus, time, limit_ns(row))
+    return later
 
 
 def _waiting(draft: ClusterDraft, rooms: Iterable[Room]) -> Iterator[tuple[GivenJob, ClusterJob]]:
@@ -283,12 +442,14 @@ def _waiting(draft: ClusterDraft, rooms: Iterable[Room]) -> Iterator[tuple[Given
 
 def assign(draft: ClusterDraft, job: ClusterJob, node: ClusterNode) -> GivenJob:
     """The commit of the assignment comes before the node hears of it."""
+    job = draft.with_row(draft.living(array_rows.first(job))[0] if job.indices else job)
     head = replace(draft.head, number=draft.head.number + 1)
     draft.put_head(head)
     attempt = job.attempt + 1
     row = GivenJob(
         head.number, f"{head.name}/{head.generation}/{job.job_id}/{attempt}", job.job_id, job.env,
         node.name, node.generation, job.gpus, job.time_limit_ms,
+        compute_percent=job.compute_percent, memory_bytes=job.memory_bytes,
     )  # fmt: skip
     draft.put_assignment(row)
     draft.move(job, StageEvent.ASSIGN, ClusterStage.ASSIGNED, attempt=attempt, assigned=row.number)

@@ -17,6 +17,7 @@ from nodemgr.core.cluster import events
 from nodemgr.core.cluster.entities import ClusterStage, EndedJob, GivenJob, StageEvent
 from nodemgr.core.cluster.events import NodeAnswer, Synced
 from nodemgr.core.cluster.state import ClusterDraft
+from nodemgr.core.model import job_ids
 from nodemgr.core.model.values import replace
 
 GAP = 10_000
@@ -32,6 +33,7 @@ def begin(draft: ClusterDraft, event: events.Restored) -> None:
             head,
             generation=generation,
             number=head.number + GAP,
+            pilot=head.pilot + GAP * generation,
             job=head.job + GAP * generation,  # two restores of one copy go on with other ids
             copied_job=head.job,
             is_copy=False,
@@ -60,21 +62,26 @@ def heard(draft: ClusterDraft, event: Synced) -> None:
 def adopt(draft: ClusterDraft, node: str, answer: NodeAnswer) -> None:
     """The attempt is the job's from now on, if it is later than the last one that is known here."""
     head, _, job_id, text = answer.key.split("/")
-    job, attempt = draft.jobs.get(job_id), int(text)
-    if job is None or head != draft.head.name or attempt <= job.attempt:
+    found, attempt = draft.living(job_id), int(text)
+    if not found or head != draft.head.name or attempt <= found[0].attempt:
         return
     if is_unknown(draft, answer.key) or answer.number in draft.assignments:
         return
+    job = draft.with_row(found[0])
+    if job.after:  # they had ended well
+        draft.put_after(job, ())
+        job = draft.jobs[job_id]
     if job.assigned is not None:
         draft.drop_assignment(draft.assignments[job.assigned])
     row = GivenJob(
         answer.number, answer.key, job_id, job.env, node, draft.nodes[node].generation,
-        job.gpus, job.time_limit_ms, answered=True,
+        job.gpus, job.time_limit_ms, answered=True, compute_percent=job.compute_percent,
+        memory_bytes=job.memory_bytes,
     )  # fmt: skip
     draft.put_assignment(row)
     draft.move(
         job, StageEvent.FOUND, ClusterStage.ASSIGNED, attempt=attempt, assigned=row.number,
-        then=None, resumes_ns=None,
+        then=None, resumes_ns=None, held_by="",
     )  # fmt: skip
 
 
@@ -82,7 +89,7 @@ def is_unknown(draft: ClusterDraft, key: str) -> bool:
     """Whether the job of the key was submitted after the copy."""
     _, generation, job_id, _ = key.split("/")
     head = draft.head
-    return int(generation) != head.generation and int(job_id[1:]) > head.copied_job
+    return int(generation) != head.generation and job_ids.listed(job_id)[0] > head.copied_job
 
 
 def end(draft: ClusterDraft) -> None:

@@ -113,8 +113,8 @@ def waiting(draft: Draft) -> list[Request]:
     An array's row stands there once for each of its elements.
     """
     most = draft.config.backfill_depth
-    ids = dict.fromkeys(islice(draft.state.queue, most + len(draft.requests.changes)))
-    ids |= dict.fromkeys(draft.requests.changes)
+    ids = dict.fromkeys(islice(draft.queue, most + len(draft.requests.old)))
+    ids |= dict.fromkeys(draft.requests.old)
     found = [request for each in ids if (request := draft.requests.get(each)) is not None]
     counted = [
         request

@@ -16,7 +16,7 @@ def settle(draft: Draft, scheduling_pass: SchedulingPass) -> None:
     """Called after each pass, once all requests are served that can be."""
     _forget_leaving(draft)
     if not elastic_leases.any_there(draft):
-        for uuid in list(draft.state.calm_since):
+        for uuid in list(draft.calm_since):
             draft.calm_since.drop(uuid)
         return
     found = recalls.plan(draft)

@@ -6,9 +6,11 @@ task's leader. A word that is said again changes nothing, and is acknowledged ag
 
 from __future__ import annotations
 
+from client_plugin.messages.form import Part, stated
 from nodemgr.core.elastic.offers import DECLINED_MS
-from nodemgr.core.lifecycle import leasing, process_events, resizing
-from nodemgr.core.model import effects, messages
+from nodemgr.core.leases import answers
+from nodemgr.core.lifecycle import process_events, resizing
+from nodemgr.core.model import effects
 from nodemgr.core.model.entities import MS, DenyCode, ElasticLease, Task, Uuid, Word
 from nodemgr.core.model.events import ElasticWord
 from nodemgr.core.model.values import replace
@@ -23,8 +25,11 @@ def said(draft: Draft, event: ElasticWord) -> None:
     found = process_events.held(draft, caller)
     lease = None if found is None else draft.elastics.get(found[1].task_id)
     if found is None or lease is None or lease.leader != caller.process:
-        reason = messages.NOT_THE_LEADER()
-        leasing.send_deny(draft, caller.connection, event.rid, DenyCode.BAD_REQUEST, reason)
+        reason = stated(
+            "the process does not lead an elastic task",
+            "only the process that asked for the range speaks for it",
+        )
+        answers.send_deny(draft, caller.connection, event.rid, DenyCode.BAD_REQUEST, reason)
         return
     task = found[1]
     draft.connect(caller.process, caller.connection)
@@ -32,7 +37,7 @@ def said(draft: Draft, event: ElasticWord) -> None:
         _accepted(draft, lease, event.uuid)
     elif event.word is Word.DECLINED:
         if event.uuid in lease.offered:
-            _give_back(draft, task, lease, event, messages.OFFER_DECLINED())
+            _give_back(draft, task, lease, event, "the task declined the offer")
     elif event.uuid in lease.arrivals and len(task.gpus) > 1:
         _give_back(draft, task, lease, event, _why_left(draft, task.env, lease, event.uuid))
     draft.emit(effects.SendAck(caller.connection, event.rid))
@@ -49,9 +54,13 @@ def _why_left(draft: Draft, env: str, lease: ElasticLease, uuid: Uuid) -> str:
         if recall.uuid == uuid:
             held = HeldGpu(lease.task_id, uuid)
             is_borrowed = recall.receiver and held in elastic_leases.borrowed(draft, env)
-            left_for = messages.BORROWED_LEFT_FOR if is_borrowed else messages.LEFT_FOR
+            left_for = (
+                Part("the task left it, which it had borrowed, for {request}")
+                if is_borrowed
+                else Part("the task left it for {request}")
+            )
             return left_for(request=resizing.named(draft, env, recall.receiver))
-    return messages.LEFT_BY_ITSELF()
+    return "the task gave it back"
 
 
 def _give_back(draft: Draft, task: Task, lease: ElasticLease, event: ElasticWord, why: str) -> None:

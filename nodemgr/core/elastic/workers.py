@@ -1,12 +1,12 @@
 """Processes that join an elastic task: its leader, and workers that are bound to one GPU each.
 
-Knows: which of them may join. Must not know: how a process becomes a member (lifecycle/leasing.py).
+Knows: which of them may join. Must not know: how a process becomes a member (leases/begins.py).
 """
 
 from __future__ import annotations
 
+from client_plugin.messages.form import stated
 from nodemgr.core.lifecycle import resizing
-from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Task, Transport, WorkerBinding
 from nodemgr.core.model.events import Acquire
 from nodemgr.core.model.values import replace
@@ -21,13 +21,23 @@ def refused(draft: Draft, event: Acquire, task: Task | None) -> str | None:
         task is None and event.gpu_range is not None and event.gpu_range.is_elastic
     )
     if is_elastic and event.caller.transport is Transport.UDP:
-        return messages.ELASTIC_OVER_UDP()
+        return stated(
+            "an elastic task cannot hold GPUs over UDP",
+            "run it on the node itself, or without --elastic",
+        )
     if event.worker_gpu is None:
         return None
     if task is None or lease is None:
-        return messages.WORKER_WITHOUT_TASK()
+        return stated(
+            "NODEMGR_WORKER_GPU is set, and the process belongs to no elastic task",
+            "start it by `nodemgr run --elastic`, or unset the variable",
+        )
     if event.worker_gpu not in task.gpus:
-        return messages.WORKER_OF_OTHER_GPU(gpu=event.worker_gpu, task=task.task_id)
+        return stated(
+            f"NODEMGR_WORKER_GPU names {event.worker_gpu}, which is not in the lease of "
+            f"{task.task_id}",
+            "its leader starts workers on GPUs of the lease alone",
+        )
     return None
 
 

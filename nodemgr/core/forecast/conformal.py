@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 
 COVERAGE_PER_MILLE = 900
-MAX_LOG_REACH = math.log(16)
-"""A wider interval says nothing, and there is none: nonsense in samples can be the cause."""
+MAX_RATIO = 3
+"""Of the ends of an interval. A wider one says nothing, and there is none."""
 
 
 def reach(residuals: Sequence[float], coverage_per_mille: int = COVERAGE_PER_MILLE) -> float | None:
@@ -27,7 +27,7 @@ def reach(residuals: Sequence[float], coverage_per_mille: int = COVERAGE_PER_MIL
 
 def around_factor(middle: float, log_reach: float | None) -> tuple[float, float] | None:
     """The interval of a figure with residuals of its logarithm."""
-    if log_reach is None or log_reach > MAX_LOG_REACH:
+    if log_reach is None or 2 * log_reach > math.log(MAX_RATIO):
         return None
     factor = math.exp(log_reach)
     return middle / factor, middle * factor

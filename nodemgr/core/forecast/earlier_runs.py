@@ -1,7 +1,9 @@
-"""Earlier runs of a program, and the time that they foretell of the next one.
+"""Earlier runs of a program, and the time and the memory that they foretell of the next one.
 
 Pure: the runs of one key in, figures out. Knows: when runs count. Must not know: how a program is
 recognised, where runs are kept.
+
+Memory is foretold for the same numbers alone, and for a program whose modules are known.
 
 A run with the same numbers among its arguments is *known*. Other numbers are *learned*, from enough
 runs around them, by a sum or a product of powers of the numbers that changed, whichever foretells
@@ -17,11 +19,15 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from nodemgr.core.forecast.least_squares import solve
+from nodemgr.core.model.entities import Uuid
 from nodemgr.core.model.values import replace, value
 
 RUN_KEY = "NODEMGR_RUN_KEY"
 """The variable of a job that was recognised (client_plugin/prediction/closure.py)."""
 RETAINED_RUNS = 10
+MIB = 1 << 20
+MARGIN_PER_MILLE, MARGIN_BYTES = 1_100, 64 * MIB
+"""Of memory: so much of the largest peak, and so much beside it."""
 LEAST_MS = 10_000
 """A shorter time changes no plan, and is not worth a line to the user."""
 COUNTED_RUNS = 5
@@ -44,13 +50,16 @@ Closure = str
 
 @value
 class EarlierRun:
-    """A run that ended well."""
+    """A run that ended well, or for lack of GPU memory."""
 
     numbers: Numbers
     gpus: int
     gpu_model: str
     """Empty: no GPU."""
     run_ms: int
+    """0: it ended for lack of memory, and only its peak counts."""
+    peak_bytes: int | None = None
+    """On one GPU; None: not known."""
 
 
 @value
@@ -69,6 +78,10 @@ class ProgramRuns:
         runs = self.runs if is_same and (self.closure is None) == (closure is None) else ()
         return replace(self, runs=(*runs, run)[-RETAINED_RUNS:], closure=closure)
 
+    def lacking(self, run: EarlierRun) -> ProgramRuns:
+        """With a run that ended for lack of memory: it has reported no files."""
+        return replace(self, runs=(*self.runs, run)[-RETAINED_RUNS:])
+
 
 class Recognised(NamedTuple):
     """A program as its user's client recognised it."""
@@ -79,13 +92,25 @@ class Recognised(NamedTuple):
     """The modules of the earlier runs are what they were."""
 
 
+class GoodRun(NamedTuple):
+    """A good run of a task that was no job, as its client reports it."""
+
+    gpus: tuple[Uuid, ...]
+    run_ms: int
+    closure: Closure | None
+    """None: its modules are too many."""
+
+
 class Expected(NamedTuple):
-    """The time of the next run."""
+    """The time and the memory of the next run."""
 
     run_ms: int
+    """0: too short for a plan."""
     runs: int
     """So many earlier ones say so."""
     is_learned: bool
+    memory_bytes: int | None = None
+    """On each GPU, with a margin; None: not known."""
 
 
 def _same(one: Closure, other: Closure) -> bool:
@@ -113,13 +138,22 @@ def expected(
     runs = [
         run for run in program.runs if run.gpus == gpus and (run.gpu_model in models or not gpus)
     ]
+    good = [run for run in runs if run.run_ms]
     found = [
         one
-        for model in sorted({run.gpu_model for run in runs})
-        if (one := _on_model([run for run in runs if run.gpu_model == model], numbers))
+        for model in sorted({run.gpu_model for run in good})
+        if (one := _on_model([run for run in good if run.gpu_model == model], numbers))
     ]
-    longest = max(found, default=None)
-    return longest if longest is not None and longest.run_ms >= LEAST_MS else None
+    if not found:
+        return None
+    longest = max(found, key=lambda one: one.run_ms)
+    peaks = [run.peak_bytes for run in runs if run.numbers == numbers and run.peak_bytes]
+    if peaks and program.closure is not None and not longest.is_learned:
+        needed_bytes = max(peaks) * MARGIN_PER_MILLE // 1_000 + MARGIN_BYTES
+        longest = longest._replace(memory_bytes=needed_bytes)
+    if longest.run_ms < LEAST_MS:
+        return None if longest.memory_bytes is None else longest._replace(run_ms=0)
+    return longest
 
 
 def _on_model(runs: Sequence[EarlierRun], numbers: Numbers) -> Expected | None:
@@ -195,7 +229,9 @@ FORMS = ((float, float), (math.log, math.exp))
 
 
 def packed(program: ProgramRuns) -> str:
-    runs = [[run.numbers, run.gpus, run.gpu_model, run.run_ms] for run in program.runs]
+    runs = [
+        [run.numbers, run.gpus, run.gpu_model, run.run_ms, run.peak_bytes] for run in program.runs
+    ]
     return json.dumps({"runs": runs, "closure": program.closure}, separators=(",", ":"))
 
 
@@ -204,8 +240,14 @@ def parse(text: str | None) -> ProgramRuns:
     try:
         row = json.loads(text or "{}")
         runs = tuple(
-            EarlierRun(tuple(map(float, numbers)), int(gpus), str(model), int(run_ms))
-            for numbers, gpus, model, run_ms in row.get("runs", [])
+            EarlierRun(
+                tuple(map(float, numbers)),
+                int(gpus),
+                str(model),
+                int(run_ms),
+                int(peak[0]) if peak and peak[0] else None,
+            )
+            for numbers, gpus, model, run_ms, *peak in row.get("runs", [])
         )
         closure = row.get("closure")
         return ProgramRuns(runs, None if closure is None else str(closure))

@@ -14,8 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from client_plugin.messages.form import MessageLine
-from nodemgr.core.model import messages
+from client_plugin.messages.form import SpokenError
 from nodemgr.core.model.values import replace, value
 
 SCHEMA_VERSION = 1
@@ -42,12 +41,8 @@ INTENSITIES = (-8, 20)
 FORM = {"schema_version", "framework", "graph", "execution", "richer", "work", "memory"}
 
 
-class FeaturesError(Exception):
+class FeaturesError(SpokenError):
     """The features have not their form; the message has the place and the rule."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 @value
@@ -77,6 +72,8 @@ class Features:
     work: tuple[WorkRow, ...]
     peak_bytes: int
     """Reserved device memory at its peak, without the context; 0: unknown."""
+    margin_bytes: int = 0
+    """The least margin that its client asks for, until past tasks give one."""
 
     @property
     def iterations(self) -> int:
@@ -122,7 +119,10 @@ def packed(features: Features) -> dict[str, Any]:
             [row.precision, row.intensity, row.operations, row.moved_bytes, row.kernels]
             for row in features.work
         ],
-        "memory": {"peak_bytes": features.peak_bytes},
+        "memory": {
+            "peak_bytes": features.peak_bytes,
+            **({"margin_bytes": features.margin_bytes} if features.margin_bytes else {}),
+        },
     }
 
 
@@ -143,26 +143,34 @@ def parse(given: object) -> Features:
     """The features of a client's JSON object. Raises FeaturesError."""
     body = _object(given, "features", FORM)
     if type(body.get("schema_version")) is not int or body["schema_version"] != SCHEMA_VERSION:
-        raise FeaturesError(messages.FEATURES_OF_OTHER_VERSION(version=SCHEMA_VERSION))
+        raise FeaturesError(
+            f"the features are of another version: `schema_version` must be {SCHEMA_VERSION}"
+        )
     framework = body.get("framework", "")
     if not isinstance(framework, str) or FRAMEWORK.fullmatch(framework) is None:
-        raise FeaturesError(messages.FEATURES_FRAMEWORK(limit=MAX_FRAMEWORK_CHARACTERS))
+        raise FeaturesError(
+            "`framework` of the features must be a name and a version, at most "
+            f"{MAX_FRAMEWORK_CHARACTERS} letters, digits, spaces and . _ + -"
+        )
     return Features(
         framework,
         _figures(body, "graph", GRAPH),
         _figures(body, "execution", EXECUTION),
         _figures(body, "richer", RICHER),
         _work(body.get("work", [])),
-        _figures(body, "memory", ("peak_bytes",))[0],
+        *_figures(body, "memory", ("peak_bytes", "margin_bytes")),
     )
 
 
 def _object(given: object, place: str, known: set[str]) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise FeaturesError(messages.FEATURES_NO_OBJECT(place=place))
+        raise FeaturesError(f"the features have no form: `{place}` must be a JSON object")
     if unknown := given.keys() - known:
         names = ", ".join(sorted(repr(str(name)[:20]) for name in unknown)[:5])
-        raise FeaturesError(messages.FEATURES_UNKNOWN(place=place, names=names))
+        raise FeaturesError(
+            f"`{place}` of the features has unknown names: {names}",
+            "use a client of the manager's version",
+        )
     return given
 
 
@@ -174,20 +182,25 @@ def _figures(body: Mapping[str, Any], place: str, names: Sequence[str]) -> tuple
 
 def _figure(given: object, place: str, low: int = 0, high: int = MAX_FIGURE) -> int:
     if type(given) is not int or not low <= given <= high:
-        raise FeaturesError(messages.FEATURES_NO_NUMBER(place=place, low=low, high=high))
+        raise FeaturesError(
+            f"`{place}` of the features must be a whole number from {low} to {high}"
+        )
     return given
 
 
 def _work(given: object) -> tuple[WorkRow, ...]:
     if not isinstance(given, list) or len(given) > MAX_WORK_ROWS:
-        raise FeaturesError(messages.FEATURES_LONG_WORK(limit=MAX_WORK_ROWS))
+        raise FeaturesError(
+            f"`work` of the features must be a list of at most {MAX_WORK_ROWS} rows"
+        )
     return tuple(_work_row(row, f"work[{number}]") for number, row in enumerate(given))
 
 
 def _work_row(row: object, place: str) -> WorkRow:
     if not isinstance(row, list) or len(row) != 5 or row[0] not in PRECISIONS:
         raise FeaturesError(
-            messages.FEATURES_NO_WORK(place=place, precisions=", ".join(PRECISIONS))
+            f"`{place}` of the features must be a precision of {', '.join(PRECISIONS)}, then "
+            "intensity, operations, bytes and kernels"
         )
     return WorkRow(
         row[0],

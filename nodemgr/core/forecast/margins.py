@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nodemgr.core.forecast import samples
+from nodemgr.core.forecast.features import Features
 from nodemgr.core.forecast.samples import Sample, SampleOwner
 
 MIB = 1 << 20
@@ -26,6 +27,8 @@ DEFAULT_RUN_PER_MILLE = 1500
 LEAST_RUN_PER_MILLE, MOST_RUN_PER_MILLE = 1050, 4000
 DEFAULT_MEMORY_PER_MILLE, LEAST_MEMORY_PER_MILLE, MOST_MEMORY_PER_MILLE = 150, 20, 1000
 MOST_MEMORY_OF_OTHERS_PER_MILLE = 500
+EXPERIMENTAL, MOST_EXPERIMENTAL_PER_MILLE = "tensorflow", 600
+"""A framework whose memory is not filled in where it needs a larger margin."""
 LEAST_MEMORY_BYTES = 128 * MIB
 LEAST_ENVS = 3
 """Of fewer, one has more than a third of the weight."""
@@ -47,12 +50,34 @@ def run_pairs(known: Iterable[Sample]) -> list[Pair]:
     ]
 
 
-def memory_pairs(known: Iterable[Sample]) -> list[Pair]:
+def memory_pairs(known: Iterable[Sample], framework: str) -> list[Pair]:
+    """Of tasks with the framework (`torch 2.13.0 ...`), in any version of it."""
     return [
         Pair(sample.predicted.memory_bytes, sample.peak_bytes, sample.owner)
         for sample in known
         if sample.predicted.memory_bytes and sample.peak_bytes
+        if _name(sample.features.framework) == _name(framework)
     ]
+
+
+def _name(framework: str) -> str:
+    return framework.partition(" ")[0]
+
+
+def of_features(found: Features, predicted_bytes: int, pairs: Sequence[Pair], env: str) -> int:
+    """The bytes to add to the predicted memory of a training.
+
+    Where no past tasks give the margin, the client may ask for a larger one.
+    """
+    margin_bytes = memory_bytes(predicted_bytes, pairs, env)
+    has_enough = _covering(pairs, env, LEAST_MEMORY_PAIRS, MEMORY_PART_PER_MILLE) is not None
+    return margin_bytes if has_enough else max(margin_bytes, found.margin_bytes)
+
+
+def is_too_wide(found: Features, predicted_bytes: int, margin_bytes: int) -> bool:
+    """Whether the memory is not to be filled in."""
+    most_bytes = predicted_bytes * MOST_EXPERIMENTAL_PER_MILLE // 1000
+    return _name(found.framework) == EXPERIMENTAL and margin_bytes > most_bytes
 
 
 def run_per_mille(pairs: Sequence[Pair], env: str) -> int:

@@ -86,12 +86,3 @@ def _median(found: Sequence[Sample], figure: Callable[[Sample], int | None]) -> 
     rows = [(number, sample.owner) for sample in found if (number := figure(sample)) is not None]
     weights = samples.weights([owner for _, owner in rows])
     return samples.median((row[0], weight) for row, weight in zip(rows, weights, strict=True))
-
-
-def nearest_ratio(
-    vector: Sequence[float], others: Sequence[tuple[Sequence[float], float]]
-) -> float | None:
-    """The baseline: the figure of the nearest of (vector, figure); None: there is none."""
-    if not others:
-        return None
-    return min(others, key=lambda other: math.dist(vector, other[0]))[1]

@@ -18,11 +18,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import SpokenError
 from nodemgr.core.forecast.features import EXECUTION, GRAPH, RICHER, Features, vector
 from nodemgr.core.forecast.gpu_models import GpuRates
 from nodemgr.core.forecast.roofline import Factors, StepEstimate, fitted_ns
-from nodemgr.core.model import messages
 from nodemgr.core.model.values import value
 
 SCHEMA_VERSION = 2
@@ -47,12 +46,8 @@ MAX_SIZE = 1e6
 """The largest weight, and the largest figure of a card."""
 
 
-class NetworkError(Exception):
+class NetworkError(SpokenError):
     """The file of weights is not usable; the message has the reason."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 @value
@@ -307,4 +302,4 @@ def _no_number(name: str) -> float:
 
 
 def _wrong(place: str) -> NetworkError:
-    return NetworkError(messages.WEIGHTS_WITHOUT_SENSE(place=place))
+    return NetworkError(f"the learned weights have no sense at `{place}`")

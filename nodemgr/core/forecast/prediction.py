@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from client_plugin.messages.form import MessageLine
 from nodemgr.core.forecast import (
     conformal,
     features,
@@ -31,7 +30,6 @@ from nodemgr.core.forecast.measured import Measured
 from nodemgr.core.forecast.network import NO_NETWORKS, Network, Networks
 from nodemgr.core.forecast.roofline import StepEstimate
 from nodemgr.core.forecast.samples import Predicted, Sample, SampleOwner
-from nodemgr.core.model import messages
 from nodemgr.core.model.entities import WHOLE_PERCENT, PredictedRun, Quota
 from nodemgr.core.model.values import replace, value
 
@@ -49,6 +47,7 @@ tensors (GPUMemNet, docs/forecast.md).
 """
 MAX_TIME_FACTOR = 32
 """Between a learned time of a step and the roofline's."""
+LOG_FARTHEST = math.log(MAX_TIME_FACTOR)
 
 
 class Source(enum.StrEnum):
@@ -72,7 +71,7 @@ class PredictedFigure:
     interval: Interval | None
     source: Source
     error_percent: int | None = None
-    """Of a learned time: the mean error on the newest samples; None: not learned."""
+    """Of a learned time: the median error on the newest samples; None: not learned."""
 
 
 @value
@@ -86,7 +85,7 @@ class ModelForecast:
     """Percent."""
     step_ns: PredictedFigure | None
     iterations: int
-    reason: MessageLine | None = None
+    reason: str | None = None
     """Why a figure or an interval is missing."""
 
     @property
@@ -94,6 +93,15 @@ class ModelForecast:
         if self.step_ns is None or not self.iterations:
             return None
         return min(MAX_RUN_MS, round(self.step_ns.number * self.iterations / 1e6))
+
+    @property
+    def most_ms(self) -> int | None:
+        """The upper end of the run's time, of one that runs have shown."""
+        if self.source not in (Source.MEASURED, Source.LEARNED) or not self.iterations:
+            return None
+        if self.step_ns is None or self.step_ns.interval is None:
+            return None
+        return min(MAX_RUN_MS, math.ceil(self.step_ns.interval[1] * self.iterations / 1e6))
 
     @property
     def needed_bytes(self) -> int | None:
@@ -139,7 +147,7 @@ def predict(
     Requests compare the times of models. A measured or learned one is never beside an estimate: an
     estimate gets the factor that the nearest of those models has over its own.
     """
-    pairs = margins.memory_pairs(known.samples)
+    pairs = margins.memory_pairs(known.samples, found.framework)
     rows = [(model, _for_model(found, model, owner, known, pairs)) for model in models]
     better = [pair for pair in rows if pair[1].source in (Source.MEASURED, Source.LEARNED)]
     return tuple(
@@ -179,15 +187,18 @@ def predict_memory(
     """The forecast for a model without known rates: its memory alone."""
     same = measured.of_same_step(found, name, owner, known.samples, None)
     memory_bytes = _memory(found, name, owner, known, None, same)
-    pairs = margins.memory_pairs(known.samples)
+    pairs = margins.memory_pairs(known.samples, found.framework)
     return ModelForecast(
         name,
         memory_bytes,
-        None if memory_bytes is None else margins.memory_bytes(memory_bytes, pairs, owner.env),
+        None
+        if memory_bytes is None
+        else margins.of_features(found, memory_bytes, pairs, owner.env),
         None,
         None,
         found.iterations,
-        messages.FORECAST_UNKNOWN_MODEL(name=name, meant=_meant(name)),
+        f"the peak rates of {name} are not known here{_meant(name)}: name them as `--gpu "
+        "NAME:TFLOPS:GBPS:GIB`",
     )
 
 
@@ -208,7 +219,9 @@ def _for_model(
     return ModelForecast(
         model.name,
         memory_bytes,
-        None if memory_bytes is None else margins.memory_bytes(memory_bytes, pairs, owner.env),
+        None
+        if memory_bytes is None
+        else margins.of_features(found, memory_bytes, pairs, owner.env),
         utilization,
         step_ns,
         found.iterations,
@@ -218,16 +231,16 @@ def _for_model(
 
 def _reason(
     estimate: StepEstimate | None, step_ns: PredictedFigure | None, known: Known
-) -> MessageLine | None:
+) -> str | None:
     if step_ns is None:
-        return messages.FORECAST_NEEDS_WORK()
+        return "no operations of a step were counted"
     if step_ns.source is not Source.ROOFLINE:
         return None
     if known.networks.time is None:
-        return messages.FORECAST_NOT_LEARNED()
+        return "nothing was learned yet: too few tasks with a known time of a step have ended"
     if not known.networks.time.card.is_better:
-        return messages.FORECAST_NOT_BETTER()
-    return messages.FORECAST_OUTSIDE()
+        return "what was learned is no better than the estimate"
+    return "no task like this one has ended on the node: only an estimate"
 
 
 def _learned(
@@ -261,16 +274,17 @@ def _step(
         step_ns = min(max(step_ns, least_ns), most_ns)
         reach = conformal.reach(net.card.residuals)
         interval = conformal.around_factor(step_ns, reach)
-        return PredictedFigure(step_ns, interval, Source.LEARNED, _percent(net.card.error))
+        return PredictedFigure(step_ns, interval, Source.LEARNED, _percent(net.card.residuals))
     return PredictedFigure(
         estimate.step_ns, _prior_interval(estimate.step_ns, net), Source.ROOFLINE
     )
 
 
-def _percent(log_error: float) -> int:
-    """A mean error of logarithms as percent of the figure; no time is off by a larger factor."""
-    factor = math.exp(min(log_error, math.log(MAX_TIME_FACTOR)))
-    return round(100 * (factor - 1))
+def _percent(residuals: Sequence[float]) -> int | None:
+    """The median error of the newest samples for which the network did not abstain."""
+    bounded = [min(max(one, -LOG_FARTHEST), LOG_FARTHEST) for one in residuals]
+    errors = sorted(abs(math.expm1(-one)) for one in bounded)
+    return round(100 * errors[(len(errors) - 1) // 2]) if errors else None
 
 
 def _prior_interval(step_ns: float, net: Network | None) -> Interval | None:
@@ -379,6 +393,7 @@ def runs(
             row.run_ms,
             None if row.run_ms is None else max(1, row.run_ms * per_mille // 1000),
             None if percents is None else percents[index],
+            row.most_ms,
         )
         for index, row in enumerate(forecasts)
     )
@@ -387,11 +402,17 @@ def runs(
 def needed_bytes(
     found: Features, forecasts: Sequence[ModelForecast], most_bytes: int
 ) -> int | None:
-    """The memory that a request needs, wherever it starts; None: not predicted.
+    """The memory that a request needs, wherever it starts; None: not predicted well enough.
 
     At most `most_bytes`, if the model's own memory is no more: the rest is an estimate.
     """
     needed = max([row.needed_bytes or 0 for row in forecasts], default=0) or None
+    if any(
+        margins.is_too_wide(found, row.memory_bytes, row.memory_margin_bytes or 0)
+        for row in forecasts
+        if row.memory_bytes is not None
+    ):
+        return None
     if needed is None or found.peak_bytes > most_bytes:
         return needed
     return min(needed, most_bytes)
@@ -429,7 +450,7 @@ def answer(found: Features, forecasts: Sequence[ModelForecast]) -> dict[str, Any
         "memory_margin_bytes": None if most is None else most.memory_margin_bytes,
         "models": [_row(row) for row in forecasts],
         "features": features.table(found),
-        "reason": messages.FORECAST_OF_NOTHING() if nothing else None,
+        "reason": "neither memory nor operations of a step were found" if nothing else None,
     }
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from nodemgr.core.lifecycle import gpu_records, job_actions, jobs, leasing, waiting
-from nodemgr.core.model import effects, messages
+from client_plugin.messages.form import stated
+from nodemgr.core.leases import answers, ends, memory_grants
+from nodemgr.core.lifecycle import gpu_records, job_actions, jobs, waiting
+from nodemgr.core.model import effects
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import DenyCode, Env, Gpu, Uuid
 from nodemgr.core.model.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
@@ -37,13 +39,15 @@ def set_quota(draft: Draft, event: SetQuota) -> None:
     )
     for uuid, grant in before.items():
         if draft.grants[event.env, uuid] != grant:
-            leasing.publish_grant(draft, event.env, uuid)
-    leasing.raise_pending(draft)  # in this step: its answer says that the new limit holds
+            memory_grants.publish_grant(draft, event.env, uuid)
+    memory_grants.raise_pending(draft)  # in this step: its answer says that the new limit holds
     draft.wake_scheduler()
 
 
 def remove_quota(draft: Draft, event: RemoveQuota) -> None:
-    reason = messages.QUOTA_REMOVED(env=event.env, by=event.by)
+    reason = stated(
+        f"the quota of {event.env} was removed by {event.by}", "ask an admin for a new one"
+    )
     if event.env not in draft.envs:
         return
     for request in [
@@ -54,7 +58,7 @@ def remove_quota(draft: Draft, event: RemoveQuota) -> None:
         waiting.refuse(draft, request, DenyCode.UNKNOWN_ENV, reason)
     for task_id in list(draft.env_tasks.members(event.env)):
         task = draft.tasks[task_id]
-        leasing.fence(draft, task, LeaseEnd.QUOTA_REMOVED, reason, by=event.by)
+        ends.fence(draft, task, LeaseEnd.QUOTA_REMOVED, reason, by=event.by)
     job_actions.environment_removed(draft, event.env, reason)
     draft.envs.drop(event.env)
     draft.emit(effects.EnvChanged(event.env))
@@ -107,7 +111,7 @@ def release_task(draft: Draft, event: ReleaseTask) -> None:
         job_actions.withdraw_one(draft, job, event.by)
     elif task is not None and event.env in (None, task.env):
         why = reasons.taken_back(event.by)
-        leasing.fence(draft, task, LeaseEnd.TAKEN_BACK, why, by=event.by)
+        ends.fence(draft, task, LeaseEnd.TAKEN_BACK, why, by=event.by)
     elif request is not None and event.env in (None, request.env):
         waiting.refuse(draft, request, DenyCode.RELEASED, reasons.taken_out(event.by))
 
@@ -153,11 +157,11 @@ def gpus_changed(draft: Draft, event: GpusChanged) -> None:
 def _publish_health(draft: Draft, gpu: Gpu) -> None:
     draft.publish(
         "gpu.restored" if gpu.healthy else "gpu.lost",
-        {**leasing.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name},
+        {**answers.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name},
     )
     for task_id in draft.gpu_tasks.members(gpu.uuid):
         task = draft.tasks[task_id]
-        leasing.send_note(draft, task, reasons.gpu_health(gpu))
+        answers.send_note(draft, task, reasons.gpu_health(gpu))
         if task.job_id is not None and not gpu.healthy:
             jobs.gpu_lost(draft, draft.jobs[task.job_id], gpu.uuid)
 

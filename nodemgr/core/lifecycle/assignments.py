@@ -18,7 +18,7 @@ head may have heard meanwhile that this node is lost.
 
 from __future__ import annotations
 
-from nodemgr.core.model import messages
+from client_plugin.messages.form import stated
 from nodemgr.core.model.entities import Assignment, DenyCode, Job, JobState
 from nodemgr.core.model.events import AcknowledgeEnds, Assigned
 from nodemgr.core.model.schema import assigned_below
@@ -34,9 +34,18 @@ def late(draft: Draft, assigned: Assigned) -> Refusal | None:
     """Why a key without a row gets no answer that is kept."""
     below = draft.counters.get(assigned_below(assigned.head)) or 0
     if assigned.number < below:
-        return DenyCode.BAD_REQUEST, messages.ASSIGNMENT_OVER(key=assigned.key)
+        return DenyCode.BAD_REQUEST, stated(
+            f"{assigned.key} was assigned to this node and is over",
+            "nothing is to be done",
+            "refused",
+        )
     if len(draft.assignments) >= MAX_ASSIGNMENTS:
-        return DenyCode.STORE_FULL, messages.MANY_ASSIGNMENTS(limit=MAX_ASSIGNMENTS)
+        return DenyCode.STORE_FULL, stated(
+            f"this node keeps the ends of {MAX_ASSIGNMENTS} assigned jobs, and their head has not "
+            "acknowledged them",
+            "acknowledge them first",
+            "store",
+        )
     return None
 
 

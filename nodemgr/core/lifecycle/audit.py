@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Protocol
 
-from nodemgr.core.lifecycle import exported, jobs, leasing
+from nodemgr.core.leases import answers, ends
+from nodemgr.core.lifecycle import exported, jobs
 from nodemgr.core.model import effects
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
@@ -36,10 +36,6 @@ from nodemgr.core.model.entities import (
     Env,
     JobState,
     Offence,
-    Process,
-    ProcessKey,
-    Task,
-    UnreclaimedMemory,
     Uuid,
     Violation,
 )
@@ -48,20 +44,7 @@ from nodemgr.core.model.values import replace, value
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.node_state import Readable
-
-
-class AuditTables(accounting.ChargeTables, Protocol):
-    """The tables that an audit reads, in a State or in a Draft."""
-
-    @property
-    def processes(self) -> Readable[ProcessKey, Process]: ...
-    @property
-    def tasks(self) -> Readable[str, Task]: ...
-    @property
-    def unreclaimed(self) -> Readable[tuple[ProcessKey, Uuid], UnreclaimedMemory]: ...
-    @property
-    def violations(self) -> Readable[tuple[ProcessKey, Uuid], Violation]: ...
+from nodemgr.core.state.node_state import State
 
 
 @value
@@ -92,7 +75,7 @@ def audited(draft: Draft, event: Audited) -> None:
             fade(draft, violation)
 
 
-def is_news(book: AuditTables, event: Audited) -> bool:
+def is_news(book: State, event: Audited) -> bool:
     """Do the books fail to explain something, in this reading or until now?"""
     if exported.changes(book, event):
         return True
@@ -102,7 +85,7 @@ def is_news(book: AuditTables, event: Audited) -> bool:
     return bool(findings or unbooked)
 
 
-def is_acting(book: AuditTables) -> bool:
+def is_acting(book: State) -> bool:
     """Did a process get SIGTERM that may still need SIGKILL?"""
     return any(
         violation.term_ns is not None and not violation.killed
@@ -110,7 +93,7 @@ def is_acting(book: AuditTables) -> bool:
     )
 
 
-def examine(book: AuditTables, event: Audited) -> tuple[list[Finding], dict[Uuid, int]]:
+def examine(book: State, event: Audited) -> tuple[list[Finding], dict[Uuid, int]]:
     """The findings; and the unbooked bytes of each GPU where they exceed the tolerance."""
     by_gpu: dict[Uuid, list[Seen]] = {}
     for seen in event.seen:
@@ -138,32 +121,30 @@ def examine(book: AuditTables, event: Audited) -> tuple[list[Finding], dict[Uuid
     return findings, unbooked
 
 
-def _is_left_by_the_dead(book: AuditTables, seen: Seen) -> bool:
+def _is_left_by_the_dead(book: State, seen: Seen) -> bool:
     unreclaimed = book.unreclaimed.get((seen.process, seen.uuid))
     return unreclaimed is not None and not unreclaimed.alive
 
 
-def _allowed(book: AuditTables, env: str, uuid: Uuid) -> int:
+def _allowed(book: State, env: str, uuid: Uuid) -> int:
     """The bytes that the ledger may give the env's processes there: all but the UDP caps."""
     grant = book.grants[env, uuid]
     granted_bytes = accounting.on_gpu(grant) - grant.caps_bytes
     return max(0, granted_bytes, book.unreclaimed_alive.get((env, uuid)) or 0)
 
 
-def _booked(book: AuditTables, env: str, uuid: Uuid) -> int:
+def _booked(book: State, env: str, uuid: Uuid) -> int:
     """The bytes that the GPU is charged for the env's living processes."""
     grant = book.grants.get((env, uuid))
     return max(accounting.on_gpu(grant), book.unreclaimed_alive.get((env, uuid)) or 0)
 
 
-def _caps(book: AuditTables, uuid: Uuid) -> int:
+def _caps(book: State, uuid: Uuid) -> int:
     """The bytes given to processes over UDP; their PIDs are unknown."""
     return sum(grant.caps_bytes for grant in book.grants.values() if grant.uuid == uuid)
 
 
-def _beyond_the_books(
-    book: AuditTables, uuid: Uuid, there: list[Seen], ownerless_bytes: int = 0
-) -> int:
+def _beyond_the_books(book: State, uuid: Uuid, there: list[Seen], ownerless_bytes: int = 0) -> int:
     held: Counter[str | None] = Counter({None: ownerless_bytes})
     for seen in there:
         held[seen.env] += seen.memory_bytes
@@ -176,7 +157,7 @@ def _beyond_the_books(
 
 
 def _without_lease(
-    book: AuditTables, uuid: Uuid, there: list[Seen], *, nameless: bool
+    book: State, uuid: Uuid, there: list[Seen], *, nameless: bool
 ) -> Iterator[Finding]:
     strangers = [seen for seen in there if book.processes.get(seen.process) is None]
     caps_bytes = _caps(book, uuid)
@@ -195,7 +176,7 @@ def _without_lease(
             yield Finding(Offence.NO_LEASE, seen, member.task_id, 0)
 
 
-def _beyond_quota(book: AuditTables, uuid: Uuid, there: list[Seen]) -> Iterator[Finding]:
+def _beyond_quota(book: State, uuid: Uuid, there: list[Seen]) -> Iterator[Finding]:
     members: dict[str, list[Seen]] = {}
     for seen in there:
         member = book.processes.get(seen.process)
@@ -263,7 +244,7 @@ def fade(draft: Draft, violation: Violation) -> None:
         draft.publish("audit.ended", _fields(draft, violation))
 
 
-def policy(book: AuditTables, env: str | None) -> str:
+def policy(book: State, env: str | None) -> str:
     """The policy for an env's violations: warn, fence or kill. Without a known env: "warn"."""
     row: Env | None = None if env is None else book.envs.get(env)
     return "warn" if row is None else row.quota.enforce or book.config.enforce
@@ -331,7 +312,7 @@ def _fence(draft: Draft, violation: Violation) -> None:
             jobs.stop(draft, job, JobState.FAILED, reasons.audit_note(draft, violation))
         return
     why = reasons.audit_note(draft, violation)
-    leasing.fence(draft, task, LeaseEnd.AUDIT, why, by="the audit")
+    ends.fence(draft, task, LeaseEnd.AUDIT, why, by="the audit")
 
 
 def _ask_to_end(draft: Draft, violation: Violation) -> None:
@@ -346,7 +327,7 @@ def _fields(draft: Draft, violation: Violation) -> dict[str, object]:
     return {
         "env": violation.env,
         "task": violation.task_id,
-        **leasing.named_gpus(draft, [violation.uuid]),
+        **answers.named_gpus(draft, [violation.uuid]),
         "pid": violation.pid,
         "offence": violation.offence.value,
         "memory_bytes": violation.memory_bytes,

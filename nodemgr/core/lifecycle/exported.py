@@ -15,25 +15,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
 
-from nodemgr.core.lifecycle import leasing
+from nodemgr.core.leases import answers
 from nodemgr.core.model.entities import EXPORTED, ProcessKey, UnreclaimedMemory, Uuid
 from nodemgr.core.model.events import Audited, EndedUse
 from nodemgr.core.model.values import replace
-from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.node_state import Readable
+from nodemgr.core.state.node_state import State
 
 Claims = dict[str, int]
 """Bytes of exported memory by environment, on one GPU."""
-
-
-class ExportTables(accounting.ChargeTables, Protocol):
-    """The tables that a decision reads, in a State or in a Draft."""
-
-    @property
-    def unreclaimed(self) -> Readable[tuple[ProcessKey, Uuid], UnreclaimedMemory]: ...
 
 
 def key_of(env: str) -> ProcessKey:
@@ -41,7 +32,7 @@ def key_of(env: str) -> ProcessKey:
     return f"{EXPORTED}{env}"
 
 
-def claims(book: ExportTables, uuid: Uuid) -> Claims:
+def claims(book: State, uuid: Uuid) -> Claims:
     """The charges of exported memory on a GPU."""
     return {
         row.env: row.memory_bytes
@@ -81,7 +72,7 @@ def judged(before: Claims, ownerless_bytes: int, fresh: Claims, tolerance_bytes:
     return {env: part for env, part in wanted.items() if part > 0}
 
 
-def changes(book: ExportTables, event: Audited) -> dict[Uuid, tuple[Claims, Claims]]:
+def changes(book: State, event: Audited) -> dict[Uuid, tuple[Claims, Claims]]:
     """The claims before and after the reading, where they differ or are not reported yet."""
     found: dict[Uuid, tuple[Claims, Claims]] = {}
     for uuid, ownerless_bytes in event.ownerless_bytes.items():
@@ -123,7 +114,7 @@ def _charge(draft: Draft, env: str, uuid: Uuid, before_bytes: int, now_bytes: in
             "memory.residue",
             {
                 "env": env,
-                **leasing.named_gpus(draft, [uuid]),
+                **answers.named_gpus(draft, [uuid]),
                 "pid": None,
                 "memory_bytes": now_bytes,
             },

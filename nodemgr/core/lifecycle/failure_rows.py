@@ -15,7 +15,7 @@ from nodemgr.core.state.node_state import State
 
 _ATTEMPT = re.compile(messages.ATTEMPT_FAILED(job=r"(\w+)", attempt=r"\d+"))
 """A line of evidence that `beside` has written."""
-_HIDDEN = str(messages.ANOTHERS_ATTEMPT_FAILED())
+_HIDDEN = "a job of another environment failed beside it"
 
 
 def of_gpu(draft: Draft, uuid: Uuid) -> list[Failure]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from client_plugin.messages.form import MessageLine
-from nodemgr.core.lifecycle import jobs, leasing
+from client_plugin.messages.form import stated
+from nodemgr.core.leases import answers
+from nodemgr.core.lifecycle import jobs
 from nodemgr.core.lifecycle.failure_rows import by_gpu, of_gpu
-from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     BY_MANAGER,
     FAILURE_GAP_NS,
@@ -84,7 +84,7 @@ def forget(draft: Draft, uuids: Sequence[Uuid]) -> None:
 
 def _stamp(draft: Draft) -> int:
     """The service clock's time, which is stored with the step."""
-    service_ns = draft.state.service_now(draft.now_ns)
+    service_ns = draft.service_now(draft.now_ns)
     draft.counters.put(SERVICE, max(service_ns, draft.counters.get(SERVICE) or 0))
     return service_ns
 
@@ -114,7 +114,7 @@ def estimate(draft: Draft) -> None:
 
 def tracks_of(draft: Draft) -> dict[Uuid, rates.Track]:
     """The record of each GPU, as rates are learned from it."""
-    service_ns = draft.state.service_now(draft.now_ns)
+    service_ns = draft.service_now(draft.now_ns)
     ages: dict[Uuid, list[float]] = {}
     for row in draft.failures.values():
         ages.setdefault(row.uuid, []).append((service_ns - row.service_ns) / HOUR_NS)
@@ -151,7 +151,7 @@ def vanished(draft: Draft, gpus: Sequence[Gpu]) -> None:
     known = by_gpu(draft)
     for gpu in gpus:
         rows = known.get(gpu.uuid, [])
-        _record(draft, gpu, rows, FailureKind.VANISHED, messages.VANISHED())
+        _record(draft, gpu, rows, FailureKind.VANISHED, "the driver no longer shows it")
     estimate(draft)
 
 
@@ -160,11 +160,7 @@ def report(draft: Draft, event: ReportFailure) -> None:
     gpu = draft.gpus.get(event.uuid)
     if gpu is None:
         return
-    line = (
-        messages.REPORTED_FAILURE(by=event.by, note=event.note)
-        if event.note
-        else messages.REPORTED_FAILURE_PLAINLY(by=event.by)
-    )
+    line = f"reported by {event.by}: {event.note}" if event.note else f"reported by {event.by}"
     known = of_gpu(draft, gpu.uuid)
     _record(draft, gpu, known, FailureKind.REPORTED, line, by=event.by)
     _notify(draft, gpu, line)
@@ -202,7 +198,7 @@ def _record(
 
 
 def _facts(draft: Draft, gpu: Gpu) -> dict[str, object]:
-    return {**leasing.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name}
+    return {**answers.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name}
 
 
 def _notify(draft: Draft, gpu: Gpu, evidence: str, *, since_service_ns: int = -1) -> None:
@@ -210,12 +206,16 @@ def _notify(draft: Draft, gpu: Gpu, evidence: str, *, since_service_ns: int = -1
 
     An event that belongs to a known failure is news for the tasks that came since its last event.
     """
-    line = messages.GPU_HAS_FAILED(index=gpu.index, name=gpu.name, evidence=evidence)
+    line = stated(
+        f"GPU {gpu.index} ({gpu.name}) failed: {evidence}: the task may fail or compute wrong "
+        "results",
+        "end the task and run it again: a new request avoids the GPU for an hour",
+    )
     for task_id in list(draft.gpu_tasks.members(gpu.uuid)):
         task = draft.tasks[task_id]
-        if draft.state.service_now(task.since_ns) <= since_service_ns:
+        if draft.service_now(task.since_ns) <= since_service_ns:
             continue
-        leasing.send_note(draft, task, line)
+        answers.send_note(draft, task, line)
         if task.job_id is not None:
             jobs.gpu_lost(draft, draft.jobs[task.job_id], gpu.uuid)
 
@@ -225,7 +225,7 @@ def _check_flapping(draft: Draft, gpu: Gpu, known: list[Failure], service_ns: in
     late = [row for row in known if service_ns - row.service_ns < FLAPPING_NS]
     if not limit or len(late) < limit or draft.gpus[gpu.uuid].drained:
         return
-    why = messages.FAILED_REPEATEDLY(count=len(late))
+    why = f"{len(late)} failures within an hour"
     others = any(other.usable for other in draft.gpus.values() if other.uuid != gpu.uuid)
     if others:
         _drain(draft, draft.gpus[gpu.uuid], BY_MANAGER, why)
@@ -241,7 +241,7 @@ def _check_flapping(draft: Draft, gpu: Gpu, known: list[Failure], service_ns: in
 # Orders.
 
 
-def _drain(draft: Draft, gpu: Gpu, by: str, why: MessageLine | str) -> None:
+def _drain(draft: Draft, gpu: Gpu, by: str, why: str) -> None:
     record = draft.gpu_records[gpu.uuid]
     drained, record = replace(gpu, drained=True), replace(record, drained_by=by, why=why)
     draft.put_gpu(drained)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from client_plugin.messages.form import Part, stated
 from nodemgr.core.lifecycle import jobs, queue_settings, submissions
 from nodemgr.core.model import array_rows, job_ids, messages
 from nodemgr.core.model.entities import (
@@ -79,7 +80,9 @@ def _enters(job: Job, event: JobAction) -> bool:
 def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
     """Why a job that has ended cannot be run again."""
     if job.state not in FINAL:
-        return messages.JOB_NOT_ENDED(job=job.job_id)
+        return stated(
+            f"{job.job_id} has not ended", "withdraw it first, or wait for its end", "refused"
+        )
     if job.assigned:
         return reasons.of_head(job)
     env = state.envs.get(job.env)
@@ -112,7 +115,11 @@ def _being_ended(job: Job, _event: JobAction) -> str | None:
 
 def _not_waiting(job: Job, _event: JobAction) -> str | None:
     if job.state is JobState.HELD:
-        return messages.JOB_HELD_ALREADY(job=job.job_id)
+        return stated(
+            f"{job.job_id} is held already",
+            f"`nodemgr queue unhold {job.job_id}` lets it start",
+            "refused",
+        )
     return None if job.state in WAITING else reasons.job_is_under_way(job)
 
 
@@ -120,13 +127,19 @@ def _not_held(job: Job, _event: JobAction) -> str | None:
     return (
         None
         if job.state in (JobState.HELD, JobState.PAUSED)
-        else messages.JOB_NOT_HELD(job=job.job_id, state=job.state.value)
+        else stated(
+            f"{job.job_id} is not held", f"it is {job.state.value}, and needs no unhold", "refused"
+        )
     )
 
 
 def _waits(job: Job, _event: JobAction) -> str | None:
     if job.state in WAITING:
-        return messages.JOB_WAITS_ALREADY(job=job.job_id, state=job.state.value)
+        return stated(
+            f"{job.job_id} waits already ({job.state.value})",
+            f"`nodemgr queue position {job.job_id}` says why",
+            "refused",
+        )
     return messages.JOB_BEING_ENDED(job=job.job_id) if job.state is JobState.STOPPING else None
 
 
@@ -134,16 +147,27 @@ def _immovable(job: Job, event: MoveJob) -> str | None:
     if job.state not in WAITING:
         return reasons.job_is_under_way(job)
     if event.queue is None and not event.first:
-        return messages.NO_NEW_PLACE()
+        return stated(
+            "the job's new place is missing", "name a queue, or the front of its own", "usage"
+        )
     if event.first and job.state is JobState.DEPENDENCY:
-        return messages.JOB_NOT_YET_IN_QUEUE(job=job.job_id)
+        return stated(
+            f"{job.job_id} is in no queue, since it waits for other jobs (--after)",
+            "move it when they have ended well",
+            "refused",
+        )
     if event.first and job.state is not JobState.QUEUED:
-        return messages.JOB_IN_NO_QUEUE(job=job.job_id, state=job.state.value)
+        return stated(
+            f"{job.job_id} is in no queue, since it is {job.state.value}",
+            "unhold it first",
+            "refused",
+        )
     return None
 
 
 def _against(job: Job, event: JobAction) -> str | None:
-    if job.assigned and not isinstance(event, WithdrawJob):
+    is_taken = isinstance(event, RequeueJob) and event.node_taken
+    if job.assigned and not (is_taken or isinstance(event, WithdrawJob)):
         return reasons.of_head(job)
     return _AGAINST[type(event)](job, event)
 
@@ -180,8 +204,8 @@ def withdraw(draft: Draft, event: WithdrawJob) -> None:
 
 
 def withdraw_one(draft: Draft, job: Job, by: str) -> None:
-    job = jobs.noted(job, draft.wall_ns, by, messages.WAS_WITHDRAWN())
-    why = messages.WITHDRAWN_BY(by=by)
+    job = jobs.noted(job, draft.wall_ns, by, "withdrawn")
+    why = f"{by} withdrew it"
     if job.state in WAITING:
         jobs.finish(draft, job, JobEvent.WITHDRAW, JobState.WITHDRAWN, why)
     else:
@@ -193,7 +217,7 @@ def hold(draft: Draft, event: HoldJob) -> None:
         job = jobs.judged(draft, concerned, JobEvent.PAUSE_OVER)
         if job is None:
             continue
-        held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, messages.WAS_HELD())
+        held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, "held")
         why = reasons.held_by(event.by)
         draft.put_job(
             jobs.changed(
@@ -212,10 +236,10 @@ def hold(draft: Draft, event: HoldJob) -> None:
 def unhold(draft: Draft, event: UnholdJob) -> None:
     for job in _concerned(draft, event):
         if job.state is JobState.PAUSED:
-            draft.put_job(jobs.noted(job, event.wall_ns, event.by, messages.WAS_UNPAUSED()))
+            draft.put_job(jobs.noted(job, event.wall_ns, event.by, "unheld: its pause ends"))
             jobs.resume(draft, job.job_id, JobEvent.UNHOLD)
             continue
-        unheld = replace(jobs.noted(job, event.wall_ns, event.by, messages.WAS_UNHELD()), why="")
+        unheld = replace(jobs.noted(job, event.wall_ns, event.by, "unheld"), why="")
         if unheld.after:
             draft.put_job(jobs.changed(draft, unheld, JobEvent.UNHOLD, JobState.DEPENDENCY))
             draft.publish("job.freed", {**jobs.facts(job), "by": event.by, "position": None})
@@ -244,7 +268,7 @@ def move(draft: Draft, event: MoveJob) -> None:
     front_ns = draft.front_ns(queue) if event.first else 0
     front_ns -= sum(job.size for job in moved)
     for job in moved:
-        row = messages.WAS_MOVED_TO_FRONT if event.first else messages.WAS_MOVED
+        row = Part("moved to the front of {queue}") if event.first else Part("moved to {queue}")
         after = jobs.noted(
             replace(jobs.dequeue(draft, job), priority=queue),
             event.wall_ns,
@@ -272,7 +296,7 @@ def requeue(draft: Draft, event: RequeueJob) -> None:
     for job in _concerned(draft, event):
         noted = jobs.noted(job, event.wall_ns, event.by, messages.WAS_REQUEUED())
         then = JobState.PAUSED if event.by_admin else JobState.QUEUED
-        jobs.stop(draft, noted, then, messages.REQUEUED_BY(by=event.by))
+        jobs.stop(draft, noted, then, f"{event.by} requeued it")
         draft.publish("job.requeued", {**jobs.facts(job), "by": event.by, "position": None})
 
 

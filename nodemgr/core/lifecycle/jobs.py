@@ -11,9 +11,9 @@ runs at most once; JobEnded always reports its result.
 
 from __future__ import annotations
 
-from client_plugin.messages.form import MessageLine
-from nodemgr.core.lifecycle import assignments, failure_rows, leasing
-from nodemgr.core.model import array_rows, effects, endings, job_ids, messages
+from nodemgr.core.leases import answers, begins, ends
+from nodemgr.core.lifecycle import assignments, failure_rows
+from nodemgr.core.model import array_rows, effects, endings, job_ids
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     FINAL,
@@ -58,7 +58,7 @@ def facts(job: Job) -> dict[str, object]:
     return {**named, "jobs": job.size, "indices": array_rows.shown(job.indices)}
 
 
-def noted(job: Job, wall_ns: int, who: str, what: MessageLine) -> Job:
+def noted(job: Job, wall_ns: int, who: str, what: str) -> Job:
     """The job, with one history entry more."""
     return replace(
         job, deeds=(*job.deeds, HistoryEntry(wall_ns, who, what))[-RETAINED_HISTORY_ENTRIES:]
@@ -191,8 +191,8 @@ def start(draft: Draft, request: Request, choice: Choice, figures: Figures) -> N
     attempt = Attempt(number, None, None, (), None, None, "", "")
     if choice.fresh or choice.reused:
         request = replace(request, token=_token(draft, job, number))
-        task = leasing.begin(draft, request, choice, figures)
-        attempt = replace(attempt, gpus=task.gpus, chosen=leasing.chosen_line(draft, task))
+        task = begins.begin(draft, request, choice, figures)
+        attempt = replace(attempt, gpus=task.gpus, chosen=begins.chosen_line(draft, task))
     job = changed(
         draft,
         job,
@@ -213,7 +213,7 @@ def start(draft: Draft, request: Request, choice: Choice, figures: Figures) -> N
         {
             **facts(job),
             "attempt": number,
-            **leasing.named_gpus(draft, attempt.gpus),
+            **answers.named_gpus(draft, attempt.gpus),
             "waited_ns": waited_ns,
         },
     )
@@ -240,7 +240,7 @@ def start_of(book: Draft | State, job: Job) -> effects.StartJob:
         run=job.run,
         token=job_ids.token(job.job_id, job.attempt) if task is None else task.token,
         gpus=() if task is None else task.gpus,
-        array_index=job_ids.index_of(job.job_id),
+        array_index=job_ids.index_of(job.assigned.split("/")[2] if job.assigned else job.job_id),
     )
 
 
@@ -270,7 +270,7 @@ def started(draft: Draft, event: JobStarted) -> None:
             attempts=(*job.attempts[:-1], attempt),
         )
     )
-    gpus = leasing.named_gpus(draft, attempt.gpus)
+    gpus = answers.named_gpus(draft, attempt.gpus)
     draft.publish("job.started", {**facts(job), "attempt": job.attempt, "pid": event.pid, **gpus})
 
 
@@ -298,8 +298,8 @@ def ended(draft: Draft, event: JobEnded) -> None:
     job = _close(job, event, said, cause, task, draft.now_ns)
     had_process = task is not None and task.had_process
     if task is not None:
-        why = said or messages.JOB_DONE()
-        leasing.end_of_job(draft, task, LeaseEnd.JOB_ENDED, why)
+        why = said or "the job is done"
+        ends.end_of_job(draft, task, LeaseEnd.JOB_ENDED, why)
         job = replace(job, task_id=None)
     then = job.then
     awaits_report = then is None and bool(said) and cause is Cause.OWN and had_process
@@ -312,6 +312,8 @@ def ended(draft: Draft, event: JobEnded) -> None:
         finish(draft, job, JobEvent.END, JobState.DONE, "")
     elif endings.NEXT[cause] is endings.Next.PAUSE:
         _interrupted(draft, job, JobEvent.END)
+    elif cause is Cause.GPU_MEMORY and job.run.is_memory_filled:
+        _without_figure(draft, job, said)
     elif endings.NEXT[cause] is endings.Next.RETURN:
         job = _back(draft, replace(job, why=said), JobEvent.END)
         publish_queued(draft, job, said)
@@ -341,6 +343,13 @@ def _interrupted(draft: Draft, job: Job, event: JobEvent) -> None:
         finish(draft, job, event, JobState.FAILED, job.why)
         return
     _pause(draft, job, event, last.cause, ran_ns=_ran_ns(job))
+
+
+def _without_figure(draft: Draft, job: Job, said: str) -> None:
+    """Its memory was that of earlier runs, and too little: back to its place without it."""
+    run = replace(job.run, memory_bytes=None, memory_most_bytes=None, is_memory_filled=False)
+    job = replace(job, run=run, why=reasons.lacked_memory(said))
+    publish_queued(draft, _back(draft, job, JobEvent.END), job.why)
 
 
 def _failed(draft: Draft, job: Job, event: JobEvent) -> None:
@@ -389,7 +398,7 @@ def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart) -> None:
             continue
         if job.task_id is not None:
             task = draft.tasks[job.task_id]
-            leasing.end_of_job(draft, task, LeaseEnd.JOB_NOT_STARTED, event.why)
+            ends.end_of_job(draft, task, LeaseEnd.JOB_NOT_STARTED, event.why)
         job = replace(job, task_id=None, attempts=job.attempts[:-1])
         draft.publish("job.unbegun", {**facts(job), "attempt": attempt, "reason": event.why})
         then = job.then
@@ -413,23 +422,26 @@ def _said(event: JobEnded) -> str:
     if event.why:
         return event.why
     if event.signal is not None:
-        return messages.ENDED_BY_SIGNAL(signal=event.signal)
+        return f"ended by signal {event.signal}"
     return (
         ""
         if event.exit_code == 0
-        else messages.END_UNKNOWN()
+        else "its end was not reported"
         if event.exit_code is None
-        else messages.ENDED_WITH_CODE(exit_code=event.exit_code)
+        else f"exit code {event.exit_code}"
     )
 
 
 def _cause(job: Job, event: JobEnded, said: str) -> Cause:
     """The listener knows all of them but three."""
+    if event.cause is Cause.GPU_MEMORY and job.then is JobState.WITHDRAWN:
+        return Cause.OWN
     if job.then is JobState.PAUSED or job.yields:
         return Cause.PREEMPTED
     if job.then is JobState.FAILED:
         return Cause.POLICY
-    lost = said and event.cause is Cause.OWN and job.attempts[-1].lost_gpu is not None
+    is_own = event.cause in (Cause.OWN, Cause.GPU_MEMORY)
+    lost = said and is_own and job.attempts[-1].lost_gpu is not None
     return Cause.GPU_LOST if lost else event.cause
 
 
@@ -449,7 +461,7 @@ def _close(
 ) -> Job:
     """`task`: its lease. A ledger without any memory of it did not see the program."""
     last = job.attempts[-1]
-    peak_bytes = None if task is None else leasing.with_peak(task, event.peak_bytes).peak_bytes
+    peak_bytes = None if task is None else ends.with_peak(task, event.peak_bytes).peak_bytes
     started_wall_ns = (
         event.started_wall_ns if last.started_wall_ns is None else last.started_wall_ns
     )
@@ -624,4 +636,4 @@ def _awaits_one_less(draft: Draft, job: Job, awaited: str) -> None:
     draft.put_job(job)
     if job.state is JobState.DEPENDENCY and not job.after:
         queued = enqueue(draft, job, JobEvent.DEPENDENCIES_MET)
-        publish_queued(draft, queued, messages.ENDED_WELL(job=awaited))
+        publish_queued(draft, queued, f"{awaited} ended well")

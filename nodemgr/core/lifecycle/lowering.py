@@ -9,7 +9,7 @@ grants of a GPU never add up to more than it has, at any instant.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import leasing
+from nodemgr.core.leases import memory_grants
 from nodemgr.core.model import effects
 from nodemgr.core.model.entities import Grant, Lowering
 from nodemgr.core.model.events import LimitLowered
@@ -63,4 +63,4 @@ def grow(draft: Draft, grant: Grant, by_bytes: int) -> None:
 def _set(draft: Draft, grant: Grant, memory_bytes: int) -> None:
     if memory_bytes != grant.memory_bytes:
         draft.put_grant(replace(grant, memory_bytes=memory_bytes))
-        leasing.publish_grant(draft, grant.env, grant.uuid)
+        memory_grants.publish_grant(draft, grant.env, grant.uuid)

@@ -6,8 +6,10 @@ grants are kept.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import leasing, resizing, waiting
-from nodemgr.core.model import effects, messages
+from client_plugin.messages.form import stated
+from nodemgr.core.leases import answers, begins, ends, stalls
+from nodemgr.core.lifecycle import resizing, waiting
+from nodemgr.core.model import effects
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import DenyCode, Process, Task, TaskState
 from nodemgr.core.model.events import (
@@ -26,7 +28,13 @@ from nodemgr.core.model.values import replace
 from nodemgr.core.state import elastic_leases, members
 from nodemgr.core.state.draft import Draft
 
-NOT_A_MEMBER, PROCESS_ENDED = messages.LEASE_OVER(), messages.PROCESS_ENDED()
+NOT_A_MEMBER, PROCESS_ENDED = (
+    stated(
+        "this process holds no lease any more, which ended or was taken back while it was silent",
+        "run it again",
+    ),
+    "its process ended",
+)
 
 
 def held(draft: Draft, caller: Caller) -> tuple[Process, Task] | None:
@@ -43,12 +51,12 @@ def rejoin(draft: Draft, event: Rejoin) -> None:
         return
     process, task = found
     draft.connect(process.key, event.caller.connection)
-    leasing.job_heard(draft, task)
+    stalls.job_heard(draft, task)
     running: Task | None = task
     if task.state is not TaskState.RUNNING:
-        running = leasing.wake(draft, task, process.key)
+        running = stalls.wake(draft, task, process.key)
     if running is not None:
-        leasing.send_grant(draft, process, running, event.rid)
+        begins.send_grant(draft, process, running, event.rid)
         lease = elastic_leases.of_task(draft, running.task_id)
         if lease is not None and lease.leader == process.key:
             resizing.say_again(draft, lease)
@@ -76,12 +84,12 @@ def beat(draft: Draft, event: Beat) -> None:
         return
     process, task = found
     draft.connect(process.key, event.caller.connection)
-    leasing.job_heard(draft, task)
+    stalls.job_heard(draft, task)
     if task.state is TaskState.STALLED:
-        resumed = leasing.wake(draft, task, process.key)
+        resumed = stalls.wake(draft, task, process.key)
         if resumed is not None:
             rid = process.rid if event.rid is None else event.rid
-            leasing.send_grant(draft, process, resumed, rid)
+            begins.send_grant(draft, process, resumed, rid)
     elif event.rid is not None:
         draft.emit(effects.SendAck(event.caller.connection, event.rid))
 
@@ -91,12 +99,12 @@ def heard(draft: Draft, event: Heard) -> None:
     task = None if process is None or process.fenced else draft.tasks[process.task_id]
     if process is None or task is None:
         return
-    leasing.job_heard(draft, task)
+    stalls.job_heard(draft, task)
     if task.state is not TaskState.STALLED:
         return
-    resumed = leasing.wake(draft, task, process.key)
+    resumed = stalls.wake(draft, task, process.key)
     if resumed is not None:
-        leasing.send_grant(draft, process, resumed, process.rid)
+        begins.send_grant(draft, process, resumed, process.rid)
 
 
 def cancel(draft: Draft, event: Cancel) -> None:
@@ -114,8 +122,8 @@ def cancel(draft: Draft, event: Cancel) -> None:
             waiting.leave(draft, caller.process, "cancelled")
     elif found is not None and found[0].rid == event.rid:
         _leave(draft, *found, LeaseEnd.CANCELLED, "cancelled", 0)
-    leasing.send_deny(
-        draft, caller.connection, event.rid, DenyCode.CANCELLED, messages.REQUEST_CANCELLED()
+    answers.send_deny(
+        draft, caller.connection, event.rid, DenyCode.CANCELLED, "the request was cancelled"
     )
 
 
@@ -132,7 +140,7 @@ def _leave(
     draft: Draft, process: Process, task: Task, cause: LeaseEnd, why: str, peak_bytes: int | None
 ) -> None:
     task = members.depart(draft, task, process)
-    leasing.lose_member(draft, task, process, cause, why, peak_bytes)
+    ends.lose_member(draft, task, process, cause, why, peak_bytes)
 
 
 def disconnected(draft: Draft, event: Disconnected) -> None:
@@ -158,11 +166,11 @@ def gone(draft: Draft, event: ProcessGone) -> None:
     left = members.bury(draft, task, process, event.unreclaimed_bytes)
     if left is not None:
         end = LeaseEnd.PROCESS_ENDED, PROCESS_ENDED
-        leasing.lose_member(draft, left, process, *end, event.peak_bytes)
+        ends.lose_member(draft, left, process, *end, event.peak_bytes)
         return
     former = draft.tasks.get(process.task_id)
     if former is not None and former.job_id is not None:
-        draft.put_task(leasing.with_peak(former, event.peak_bytes))
+        draft.put_task(ends.with_peak(former, event.peak_bytes))
 
 
 def gate_missed(draft: Draft, event: GateMissed) -> None:
@@ -176,7 +184,11 @@ def gate_missed(draft: Draft, event: GateMissed) -> None:
     if task is not None:
         draft.put_task(replace(task))  # a view of the task shows its gate
     if connection is not None:
-        note = messages.WITHOUT_GATE_NOTE(task=process.task_id, reason=event.reason)
+        note = stated(
+            f"the launches of this process pass no gate, so the share of {process.task_id} is not "
+            f"kept: {event.reason}",
+            "end processes of this GPU, then start this one again",
+        )
         draft.emit(effects.SendNote(connection, note))
 
 
@@ -190,7 +202,7 @@ def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged) -> None:
         draft.wake_scheduler()
     members.set_unreclaimed(draft, unreclaimed, event.memory_bytes)
     if unreclaimed.told or event.memory_bytes > 0:
-        where = leasing.named_gpus(draft, [unreclaimed.uuid])
+        where = answers.named_gpus(draft, [unreclaimed.uuid])
         draft.publish(
             "memory.residue",
             {

@@ -7,27 +7,18 @@ queue, except their number.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
+from client_plugin.messages.form import notice, stated
 from nodemgr.core.model import messages
-from nodemgr.core.model.entities import Config, QueueRow, Quota
+from nodemgr.core.model.entities import QueueRow, Quota
 from nodemgr.core.model.events import RemoveQueue, SetQueue
 from nodemgr.core.model.values import terms
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.node_state import Readable, State
+from nodemgr.core.state.node_state import State
 
 
-class QueueTables(Protocol):
-    @property
-    def config(self) -> Config: ...
-    @property
-    def queues(self) -> Readable[str, QueueRow]: ...
-    @property
-    def queued(self) -> Readable[str, int]: ...
-
-
-def rows(book: QueueTables) -> dict[str, QueueRow]:
+def rows(book: State) -> dict[str, QueueRow]:
     """The queues by name, the highest rank first."""
     known: Iterable[QueueRow] = list(book.queues.values()) or [
         QueueRow(name, rank) for name, rank in book.config.queues
@@ -35,7 +26,7 @@ def rows(book: QueueTables) -> dict[str, QueueRow]:
     return {row.name: row for row in sorted(known, key=lambda row: (-row.rank, row.name))}
 
 
-def full(book: QueueTables, name: str, more: int = 1) -> str | None:
+def full(book: State, name: str, more: int = 1) -> str | None:
     """Why so many more may not wait there."""
     row = book.queues.get(name)
     waiting = book.queued.get(name) or 0
@@ -49,24 +40,42 @@ def objection(state: State, event: SetQueue | RemoveQueue) -> str | None:
     if isinstance(event, SetQueue):
         if event.row.max_restarts < 0:
             return messages.NEGATIVE_RESTARTS()
-        return messages.NEGATIVE_CAP() if event.row.cap is not None and event.row.cap < 0 else None
+        return (
+            notice("a queue's cap must be 0 or more", code="refused")
+            if event.row.cap is not None and event.row.cap < 0
+            else None
+        )
     known = rows(state)
     if event.name not in known:
         return reasons.no_queue(event.name, known)
     if len(known) == 1:
-        return messages.LAST_QUEUE(queue=event.name)
+        return stated(f"{event.name} is the last queue", "create another one first", "refused")
     if waiting := state.queued.get(event.name):
-        return messages.REQUESTS_IN_QUEUE(count=waiting, queue=event.name)
+        return stated(
+            f"queue {event.name} has waiting entries ({waiting})",
+            "move or withdraw them first",
+            "refused",
+        )
     if jobs := sum(job.priority == event.name for job in state.jobs.values()):
-        return messages.JOBS_OF_QUEUE(count=jobs, queue=event.name)
+        return stated(
+            f"queue {event.name} has jobs ({jobs})", "move or withdraw them first", "refused"
+        )
     own_of = sorted(env.name for env in state.envs.values() if env.quota.priority == event.name)
     if own_of:
-        return messages.QUEUE_OF_ENVS(queue=event.name, envs=", ".join(own_of))
+        return stated(
+            f"queue {event.name} is the queue of {', '.join(own_of)}",
+            "name another one first (nodemgr quota set --priority)",
+            "refused",
+        )
     limit_of = sorted(
         env.name for env in state.envs.values() if env.quota.max_priority == event.name
     )
     if limit_of:
-        return messages.QUEUE_IS_LIMIT(queue=event.name, envs=", ".join(limit_of))
+        return stated(
+            f"queue {event.name} is the highest that {', '.join(limit_of)} may ask for",
+            "name another one first (nodemgr quota set --max-priority)",
+            "refused",
+        )
     return None
 
 
@@ -75,7 +84,7 @@ def settings(row: QueueRow) -> dict[str, object]:
     return terms(row, "name")
 
 
-def highest(book: QueueTables, quota: Quota) -> QueueRow | None:
+def highest(book: State, quota: Quota) -> QueueRow | None:
     """The highest queue that users of an env with this quota may ask for: its own in any case.
 
     None: neither exists.
@@ -85,7 +94,7 @@ def highest(book: QueueTables, quota: Quota) -> QueueRow | None:
     return max(named, key=lambda row: row.rank, default=None)
 
 
-def above(book: QueueTables, env: str, quota: Quota, name: str) -> str | None:
+def above(book: State, env: str, quota: Quota, name: str) -> str | None:
     """Why users of the env may not ask for a queue that there is."""
     row, limit = rows(book)[name], highest(book, quota)
     if limit is not None and row.rank <= limit.rank:
@@ -94,7 +103,7 @@ def above(book: QueueTables, env: str, quota: Quota, name: str) -> str | None:
 
 
 def set_queue(draft: Draft, event: SetQueue) -> None:
-    if objection(draft.state, event) is not None:
+    if objection(draft, event) is not None:
         return
     _write_presets(draft)
     draft.queues.put(event.row.name, event.row)
@@ -103,7 +112,7 @@ def set_queue(draft: Draft, event: SetQueue) -> None:
 
 
 def remove_queue(draft: Draft, event: RemoveQueue) -> None:
-    if objection(draft.state, event) is not None:
+    if objection(draft, event) is not None:
         return
     _write_presets(draft)
     draft.queues.drop(event.name)

@@ -10,8 +10,9 @@ that it is gone.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import leasing
-from nodemgr.core.model import effects, messages
+from client_plugin.messages.form import stated
+from nodemgr.core.leases import answers, begins, ends
+from nodemgr.core.model import effects
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     MS,
@@ -42,7 +43,7 @@ def grow(draft: Draft, task: Task, uuid: Uuid) -> None:
         unreclaimed = draft.unreclaimed.get((key, uuid))
         if unreclaimed is not None:
             draft.drop_unreclaimed(unreclaimed)
-    leasing.hold(draft, task, uuid, {})
+    begins.hold(draft, task, uuid, {})
     arrivals, offered = (*lease.arrivals, uuid), (*lease.offered, uuid)
     lease = replace(lease, arrivals=arrivals, offered=offered)
     draft.put_elastic(lease)
@@ -60,15 +61,15 @@ def shrink(draft: Draft, task: Task, uuid: Uuid, why: str) -> None:
     for process in [draft.processes[key] for key in elastic_leases.unbound(lease, task)]:
         members.charge_unreclaimed(draft, process, uuid)
     for process in [draft.processes[key] for key in bound]:
-        leasing.send_fence(draft, process.key, task.task_id, why)
+        answers.send_fence(draft, process.key, task.task_id, why)
         if process.pid is not None:
             draft.emit(effects.Kill(process.key, process.pid))
         task = members.depart(draft, task, process, (uuid,))
     if not task.processes and task.job_id is None:
         draft.put_task(task)
-        leasing.end(draft, task, LeaseEnd.PROCESS_ENDED, why)
+        ends.end(draft, task, LeaseEnd.PROCESS_ENDED, why)
         return
-    leasing.leave_grant(draft, task, uuid)
+    ends.leave_grant(draft, task, uuid)
     gpus, fresh = _less(task.gpus, uuid), _less(task.fresh, uuid)
     task = replace(task, gpus=gpus, fresh=fresh)
     _write(draft, task)
@@ -107,8 +108,8 @@ def _record(draft: Draft, task: Task, resize: Resize) -> None:
 def _why_grown(draft: Draft, env: str) -> str:
     quota = draft.envs[env].quota
     if len(accounting.used_gpus(draft, env)) > quota.gpus:
-        return messages.GPU_BORROWED(env=env, quota=quota.gpus)
-    return messages.GPU_WAS_IDLE()
+        return f"it was idle, and {env} borrows it beyond its quota of {quota.gpus}"
+    return "it was idle"
 
 
 def _less(uuids: tuple[Uuid, ...], uuid: Uuid) -> tuple[Uuid, ...]:
@@ -150,7 +151,7 @@ def named(draft: Draft, env: str, request_id: str) -> str:
     Without an id: the quota of `env`, which was lowered.
     """
     if not request_id:
-        return messages.LOWERED_QUOTA(env=env)
+        return f"the lowered quota of {env}"
     request = draft.requests.get(request_id)
     if request is None:
         return request_id
@@ -188,10 +189,11 @@ def expire(draft: Draft, key: str) -> None:
         receivers = [
             recall.receiver for recall in draft.elastics[task_id].recalls if recall.uuid == uuid
         ]
-        why = messages.RECALL_EXPIRED(
-            index=draft.gpus[uuid].index,
-            request=named(draft, task.env, receivers[0]),
-            seconds=f"{seconds:g}",
+        why = stated(
+            f"GPU {draft.gpus[uuid].index} was recalled for "
+            f"{named(draft, task.env, receivers[0])}, and the task did not leave it within "
+            f"{seconds:g} s",
+            "the task goes on with its other GPUs",
         )
         shrink(draft, task, uuid, why)
 
@@ -221,22 +223,25 @@ def send_recall(draft: Draft, lease: ElasticLease, uuid: Uuid, receiver: str, in
 
 def _why_recalled(draft: Draft, task: Task, receiver: str) -> str:
     if receiver:
-        return messages.RECALLED(request=named(draft, task.env, receiver))
+        return f"{named(draft, task.env, receiver)} waits for it"
     quota = draft.envs[task.env].quota
-    return messages.RECALLED_FOR_QUOTA(env=task.env, quota=quota.gpus, borrow=quota.borrow)
+    return (
+        f"the quota of {task.env} was lowered to {quota.gpus} GPUs, and it may borrow "
+        f"{quota.borrow}"
+    )
 
 
 def _send_grants(draft: Draft, task: Task, lease: ElasticLease) -> None:
     """The processes that may use all GPUs get the new set."""
     for process in [draft.processes[key] for key in elastic_leases.unbound(lease, task)]:
-        leasing.send_grant(draft, process, task, process.rid)
+        begins.send_grant(draft, process, task, process.rid)
 
 
 def _facts(draft: Draft, task: Task, lease: ElasticLease, uuid: Uuid) -> dict[str, object]:
     return {
         "env": task.env,
         "task": task.task_id,
-        **leasing.named_gpus(draft, [uuid]),
+        **answers.named_gpus(draft, [uuid]),
         "held": len(task.gpus),
         "gpus_min": lease.least,
         "gpus_max": lease.most,

@@ -13,19 +13,17 @@ from nodemgr.core.lifecycle import gpu_records, jobs
 from nodemgr.core.model.entities import MS, Config, Job, JobState, Record, Request, Task, TaskState
 from nodemgr.core.model.schema import SERVICE
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.node_state import STORED, State
+from nodemgr.core.state.node_state import STORED
 
 
-def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int) -> State:
+def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int) -> Draft:
     """The state of the store's rows (kind, key, dataclass).
 
     All processes count as heard now and as disconnected, and every waiter is away. The edge then
     reports GPUs (GpusChanged) and deaths (ProcessGone), and sends Match. Raises ValueError for a
     row of an unknown kind.
     """
-    state = State(config)
-    draft = Draft(state)
-    draft.now_ns = now_ns
+    draft = Draft(config).at(now_ns)
     order = {kind: place for place, (kind, _) in enumerate(STORED.values())}
     for kind, key, value in sorted(_known(rows), key=lambda row: (order[row[0]], _age(row[2]))):
         _PUT[kind](draft, key, value)
@@ -33,14 +31,14 @@ def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int
             jobs.still_paused(draft, value)
         if isinstance(value, (Request, Job)):  # a job may go back to where it waited
             last_ns = value.queued_ns + value.size
-            state.queue_ahead_ns = max(state.queue_ahead_ns, last_ns - now_ns)
-    state.service_ahead_ns = (draft.counters.get(SERVICE) or now_ns) - now_ns
+            draft.queue_ahead_ns = max(draft.queue_ahead_ns, last_ns - now_ns)
+    draft.service_ahead_ns = (draft.counters.get(SERVICE) or now_ns) - now_ns
     gpu_records.estimate(draft)
     for process in draft.request_of:
         draft.go_away(process)
     draft.timers.put("silence", now_ns + config.timeout_ms * MS)
     draft.settle()
-    return state
+    return draft
 
 
 def _age(row: object) -> tuple[int, int]:

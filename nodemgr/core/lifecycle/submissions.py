@@ -7,9 +7,10 @@ the job.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import Message, stated
 from nodemgr.core.lifecycle import assignments, jobs, queue_settings
 from nodemgr.core.model import array_rows, effects, job_ids, messages
 from nodemgr.core.model.entities import (
@@ -96,36 +97,82 @@ def _refused(draft: Draft, submission: Submission) -> Refusal | None:
     )
 
 
-def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
-    run = submission.run
-    wrong = {
-        messages.WRONG_INDICES: not _is_set(submission.array),
-        messages.NEGATIVE_GPUS: not submission.is_default and run.gpus < 0,
-        messages.RANGE_WITHOUT_SENSE: (
-            run.gpu_range is not None and not 1 <= run.gpus <= run.gpu_range.most
+SENSELESS: tuple[tuple[Message, Callable[[Submission, RunSpec], bool]], ...] = (
+    (
+        Message("an array's indices must be different numbers from 0 on", code="usage"),
+        lambda submission, _: not _is_set(submission.array),
+    ),
+    (
+        Message("a number of GPUs must be 0 or more", code="usage"),
+        lambda submission, run: not submission.is_default and run.gpus < 0,
+    ),
+    (
+        Message("a range of GPUs must begin with 1 or more, and end no lower", code="usage"),
+        lambda _, run: run.gpu_range is not None and not 1 <= run.gpus <= run.gpu_range.most,
+    ),
+    (
+        Message(
+            "memory is per GPU, and a job without a GPU has none",
+            "ask for a GPU, or leave --memory out",
+            "usage",
         ),
-        messages.MEMORY_WITHOUT_GPUS: (_needs_no_gpu(submission) and run.memory_bytes is not None),
-        messages.SHARE_WITHOUT_GPUS: (
+        lambda submission, run: run.memory_bytes is not None and _needs_no_gpu(submission),
+    ),
+    (
+        Message(
+            "a class and a share are of GPUs, and a job without a GPU has none",
+            "ask for a GPU, or leave --class and --compute out",
+            "usage",
+        ),
+        lambda submission, _: (
             _needs_no_gpu(submission)
             and (submission.task_class, submission.compute_percent) != (None, None)
         ),
-        messages.NO_MEMORY: run.memory_bytes is not None and run.memory_bytes <= 0,
-        messages.NO_TIME: (run.time_limit_ms is not None and run.time_limit_ms <= 0),
-        messages.SIGNAL_BEFORE_START: (
+    ),
+    (
+        Message("memory must be more than nothing", code="usage"),
+        lambda _, run: run.memory_bytes is not None and run.memory_bytes <= 0,
+    ),
+    (
+        Message("a time limit must be more than nothing", code="usage"),
+        lambda _, run: run.time_limit_ms is not None and run.time_limit_ms <= 0,
+    ),
+    (
+        Message(
+            "--signal is due before the job starts", "name a time shorter than --time", "usage"
+        ),
+        lambda _, run: (
             run.signal is not None
             and run.time_limit_ms is not None
             and run.signal.before_ms >= run.time_limit_ms
         ),
-        messages.NEGATIVE_RESTARTS: (
-            submission.max_restarts is not None and submission.max_restarts < 0
-        ),
-        messages.NO_COMMAND_WORDS: not submission.payload.argv,
-    }
+    ),
+    (
+        messages.NEGATIVE_RESTARTS,
+        lambda submission, _: submission.max_restarts is not None and submission.max_restarts < 0,
+    ),
+    (
+        Message("the job must have a command", code="usage"),
+        lambda submission, _: not submission.payload.argv,
+    ),
+)
+"""The forms that no submission may have; the first that fits is the refusal."""
+
+
+def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
     if len(submission.array) > array_rows.MAX_RUNS:
-        return DenyCode.BAD_REQUEST, messages.MANY_RUNS(limit=array_rows.MAX_RUNS)
+        return DenyCode.BAD_REQUEST, stated(
+            f"an array's indices are more than {array_rows.MAX_RUNS} separate runs of numbers",
+            "submit several arrays",
+            "usage",
+        )
     if submission.size * len(submission.after) > MAX_AWAITED:
-        return DenyCode.BAD_REQUEST, messages.MANY_AWAITED(limit=MAX_AWAITED)
-    row = next((row for row, is_so in wrong.items() if is_so), None)
+        return DenyCode.BAD_REQUEST, stated(
+            f"more than {MAX_AWAITED} pairs of an element and a job it waits for",
+            "let one job wait for them, and the array for that",
+            "usage",
+        )
+    row = next((row for row, is_so in SENSELESS if is_so(submission, submission.run)), None)
     return None if row is None else (DenyCode.BAD_REQUEST, row())
 
 
@@ -310,8 +357,8 @@ def _run(draft: Draft, submission: Submission) -> RunSpec:
     return replace(run, task_class=task_class, compute_percent=compute_percent)
 
 
-def _was_submitted(submission: Submission) -> MessageLine:
-    return messages.WAS_SUBMITTED_HELD() if submission.hold else messages.WAS_SUBMITTED()
+def _was_submitted(submission: Submission) -> str:
+    return "submitted, held" if submission.hold else "submitted"
 
 
 def _submitted(draft: Draft, job: Job, queued_ns: int | None) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from nodemgr.core.lifecycle import jobs, leasing, resizing, waiting
-from nodemgr.core.model import effects, messages
+from nodemgr.core.leases import answers, ends, memory_grants, stalls
+from nodemgr.core.lifecycle import jobs, resizing, waiting
+from nodemgr.core.model import effects
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import (
     MS,
@@ -54,7 +55,7 @@ def _waited_too_long(draft: Draft, request_id: str) -> None:
 
 
 def _stayed_away(draft: Draft, process: ProcessKey) -> None:
-    waiting.leave(draft, process, messages.NOT_BACK())
+    waiting.leave(draft, process, "it did not come back")
 
 
 def _stalled_too_long(draft: Draft, task_id: str) -> None:
@@ -64,7 +65,10 @@ def _stalled_too_long(draft: Draft, task_id: str) -> None:
         job = draft.jobs[task.job_id]
         if job.then is None:
             _, since_wall_ns = draft.silent_jobs[task_id]
-            why = messages.STALLED_TOO_LONG(since=reasons.clock_s(since_wall_ns))
+            why = (
+                f"all its processes were silent since {reasons.clock_s(since_wall_ns)}, and "
+                "`stalled` is `kill`"
+            )
             jobs.stop(draft, job, JobState.FAILED, why)
     elif task is not None:
         draft.schedule(("kill", task_id), None)
@@ -87,7 +91,7 @@ def _hear(draft: Draft, event: Tick) -> None:
     for task_id in list(draft.silent_jobs):
         stopped = draft.tasks[task_id]
         if not event.silent.issuperset(stopped.processes):
-            leasing.job_heard(draft, stopped)
+            stalls.job_heard(draft, stopped)
     members = [draft.processes.get(key) for key in sorted(event.silent)]
     for task_id in dict.fromkeys(member.task_id for member in members if member is not None):
         task = draft.tasks.get(task_id)
@@ -128,15 +132,15 @@ def _silent(draft: Draft, task: Task, silent: frozenset[ProcessKey]) -> None:
     """
     for process in [draft.processes[key] for key in task.processes]:
         if process.pid is None:
-            leasing.send_fence(draft, process.key, task.task_id, leasing.RECLAIMED)
+            answers.send_fence(draft, process.key, task.task_id, ends.RECLAIMED)
             task = members.depart(draft, task, process)
-            leasing.lose_member(draft, task, process, LeaseEnd.SILENT, leasing.RECLAIMED, None)
+            ends.lose_member(draft, task, process, LeaseEnd.SILENT, ends.RECLAIMED, None)
     if not task.processes or any(draft.processes[key].starts for key in task.processes):
         return
     if task.job_id is None:
-        leasing.stall(draft, task)
+        stalls.stall(draft, task)
     elif _is_stopped(draft, task, silent):
-        leasing.stall_job(draft, task)
+        stalls.stall_job(draft, task)
 
 
 def _is_stopped(draft: Draft, task: Task, silent: frozenset[ProcessKey]) -> bool:
@@ -168,7 +172,7 @@ def _shrink(draft: Draft, figures: Mapping[EnvGpu, int]) -> None:
         if used_bytes is not None and target_bytes < grant.memory_bytes:
             left_bytes = max(target_bytes, min(grant.memory_bytes, used_bytes + grant.caps_bytes))
             if left_bytes < grant.memory_bytes:
-                leasing.set_memory(draft, grant, left_bytes)
+                memory_grants.set_memory(draft, grant, left_bytes)
                 draft.wake_scheduler()
 
 

@@ -7,7 +7,7 @@ scheduling pass follows.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import leasing
+from nodemgr.core.leases import answers
 from nodemgr.core.model.entities import MS, Asker, DenyCode, ProcessKey, Request, Transport
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
@@ -66,7 +66,7 @@ def leave(draft: Draft, process: ProcessKey, why: str) -> bool:
 def refuse(draft: Draft, request: Request, code: DenyCode, reason: str) -> None:
     """The request can wait no longer: all its askers get a DENY."""
     for asker in request.askers:
-        leasing.send_deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
+        answers.send_deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
         remove(draft, draft.requests[request.request_id], asker.process)
     if request.resumes is not None:
         draft.drop_request(draft.requests[request.request_id])

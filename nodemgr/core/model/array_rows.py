@@ -12,9 +12,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import Protocol, TypeVar
 
 from nodemgr.core.model import job_ids
-from nodemgr.core.model.entities import Job, Ranges
+from nodemgr.core.model.entities import Ranges
 from nodemgr.core.model.values import replace
 
 MAX_INDEX = (1 << 31) - 1
@@ -22,6 +23,20 @@ MAX_INDEX = (1 << 31) - 1
 MAX_RUNS = 1_000
 """The most runs of indices in a submission: a row is written whole as each element leaves it."""
 SHOWN_RUNS = 20
+
+
+class ArrayRow(Protocol):
+    """A job of a node, or of a head."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def indices(self) -> Ranges: ...
+    @property
+    def queued_ns(self) -> int: ...
+
+
+R = TypeVar("R", bound=ArrayRow)
 
 
 def joined(runs: Iterable[tuple[int, int]]) -> Ranges:
@@ -64,27 +79,27 @@ def rank(indices: Ranges, index: int) -> int | None:
     return None
 
 
-def name(row: Job, index: int) -> str:
+def name(row: ArrayRow, index: int) -> str:
     """Of its element with this index."""
     return f"{row.job_id}.{index}"
 
 
-def waiting(row: Job) -> str:
+def waiting(row: ArrayRow) -> str:
     """The name of those elements of the array that wait as one row, and of the job else."""
     return f"{row.job_id}.{job_ids.WAITING}" if row.indices else row.job_id
 
 
-def first(row: Job) -> str:
+def first(row: ArrayRow) -> str:
     """The element that starts next."""
     return name(row, row.indices[0][0])
 
 
-def order(job: Job) -> tuple[int, int]:
+def order(job: ArrayRow) -> tuple[int, int]:
     """By submission, then by index: a row stands where its first element does."""
     return job_ids.order(first(job) if job.indices else job.job_id)
 
 
-def element(row: Job, job_id: str) -> Job | None:
+def element(row: R, job_id: str) -> R | None:
     """The job of that name as it waits within the row; None: it is none of its waiting elements."""
     index = job_ids.index_of(job_id)
     place = None if index is None else rank(row.indices, index)
@@ -93,14 +108,14 @@ def element(row: Job, job_id: str) -> Job | None:
     return replace(row, job_id=job_id, indices=(), queued_ns=row.queued_ns + place)
 
 
-def within(row: Job | None, job_id: str) -> Job | None:
+def within(row: R | None, job_id: str) -> R | None:
     """The waiting element of that name, or the row itself by its own; None: neither."""
     if row is None or not row.indices:
         return None
     return row if job_id == waiting(row) else element(row, job_id)
 
 
-def split(row: Job, job_id: str) -> tuple[Job, Job | None]:
+def split(row: R, job_id: str) -> tuple[R, R | None]:
     """One waiting element in a row of its own, in no queue, and the rest; None: it was the last.
 
     In its queue the row stands at the place of its first element. Raises ValueError for a job that
@@ -116,4 +131,4 @@ def split(row: Job, job_id: str) -> tuple[Job, Job | None]:
     rest = (*row.indices[:at], *beside, *row.indices[at + 1 :])
     is_first = index == row.indices[0][0]
     remaining = replace(row, indices=rest, queued_ns=row.queued_ns + is_first)
-    return replace(own, request_id=None), remaining if rest else None
+    return own, remaining if rest else None

@@ -254,10 +254,15 @@ class Kill:
 
 @value
 class SuspendProcesses:
-    """Take the device memory of these processes to the host; Suspended or SuspendFailed follows."""
+    """Take the device memory of these processes to the host; Suspended or SuspendFailed follows.
+
+    `memory_bytes` is stored: limits on host memory are raised by it before the first call. None:
+    measure it, and SuspensionMeasured follows.
+    """
 
     task_id: str
     processes: tuple[ProcessKey, ...]
+    memory_bytes: int | None = None
 
 
 @value

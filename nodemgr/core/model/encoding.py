@@ -63,15 +63,8 @@ KINDS: dict[str, Any] = {
 }
 """The dataclass of each kind of row: those of node_state.STORED, and the history's."""
 
-COLUMNS: dict[type, dict[str, str]] = {
-    RunSpec: {
-        "command": "name", "gpus": "spec_id", "time_limit_ms": "priority", "place": "queued_ns",
-    }
-}  # fmt: skip
-"""Classes of values with fields that are columns of their row.
-
-The column before a field is named here, or it is that of the field before.
-"""
+FLAT = frozenset({RunSpec})
+"""Classes of values whose fields are columns of their row."""
 
 _RANGES = re.compile("([0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*)?", re.ASCII)
 WITH_FEATURES = "+"
@@ -97,7 +90,7 @@ def decode(kind: str, text: str) -> Any:
 
     Raises EncodingError.
     """
-    if kind not in KINDS:
+    if kind not in _READERS:
         raise EncodingError(f"{kind} is no kind of row")
     return decode_as(KINDS[kind], kind, text)
 
@@ -200,31 +193,27 @@ class _Column(NamedTuple):
     """A column of a row."""
 
     path: str
-    """The attribute of the row's dataclass; `run.gpus` for a field of a value in COLUMNS."""
+    """The attribute of the row's dataclass; `run.gpus` for a field of a value of FLAT."""
     annotation: Any
     is_required: bool
 
 
 def _columns(row: Any) -> dict[str, _Column]:
     """The columns of a dataclass's row by name, in the stored order."""
-    hints, nested = typing.get_type_hints(row), _nested(row)
-    columns = [
-        (field.name, _Column(field.name, hints[field.name], field.default is dataclasses.MISSING))
-        for field in dataclasses.fields(row)
-        if field.name not in nested
-    ]
-    for outer, kind in nested.items():
-        last = ""
-        for name, column in _columns(kind).items():
-            before = [other for other, _ in columns].index(COLUMNS[kind].get(name, last))
-            inserted = column._replace(path=f"{outer}.{column.path}")
-            columns.insert(before + 1, (last := name, inserted))
-    return dict(columns)
+    hints, found = typing.get_type_hints(row), {}
+    for field in dataclasses.fields(row):
+        hint = hints[field.name]
+        if hint in FLAT:
+            for name, column in _columns(hint).items():
+                found[name] = column._replace(path=f"{field.name}.{column.path}")
+        else:
+            found[field.name] = _Column(field.name, hint, field.default is dataclasses.MISSING)
+    return found
 
 
 def _nested(row: Any) -> dict[str, Any]:
-    """The fields of a dataclass with values in COLUMNS, and the class of each."""
-    return {name: hint for name, hint in typing.get_type_hints(row).items() if hint in COLUMNS}
+    """The fields of a dataclass with values of FLAT, and the class of each."""
+    return {name: hint for name, hint in typing.get_type_hints(row).items() if hint in FLAT}
 
 
 def _inner(annotation: types.UnionType) -> Any:
@@ -331,3 +320,5 @@ def _dataclass_reader(annotation: Any) -> Reader:
 
 
 _WRITERS: dict[str, Writer] = {kind: _writer(annotation) for kind, annotation in KINDS.items()}
+_READERS: dict[str, Reader] = {kind: _reader(annotation) for kind, annotation in KINDS.items()}
+"""Made here, since making one takes up to 4 ms: too long within an order's step."""

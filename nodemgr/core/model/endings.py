@@ -29,6 +29,7 @@ NEXT: dict[Cause, Next] = {
     Cause.TIME_LIMIT: Next.FAIL,
     Cause.CANNOT_RUN: Next.FAIL,
     Cause.HOST_MEMORY: Next.RETRY,
+    Cause.GPU_MEMORY: Next.RETRY,
     Cause.GPU_LOST: Next.PAUSE,
     Cause.SUPERVISOR_LOST: Next.PAUSE,
     Cause.NODE_DOWN: Next.RETURN,

@@ -120,6 +120,8 @@ class PredictedRun:
 
     None: its user has named one, or no utilisation is known.
     """
+    most_ms: int | None = None
+    """The upper end of a measured or learned run time; None: it has no interval."""
 
     @property
     def steps(self) -> int | None:
@@ -193,6 +195,8 @@ class Cause(enum.StrEnum):
     """Its supervisor was killed or told to end, or its files are gone."""
     HOST_MEMORY = "host_memory"
     """The kernel ended it at the limit on its host memory, or on its environment's."""
+    GPU_MEMORY = "gpu_memory"
+    """Its process ended badly after its lease had no more GPU memory for it."""
     NODE_DOWN = "node_down"
     """The node went down: the end was found in a later boot."""
     CONTAINER_STOPPED = "container_stopped"
@@ -340,6 +344,8 @@ class GpuRecord:
 
 BY_MANAGER = "nodemgr"
 """GpuRecord.drained_by of a GPU that failed again and again."""
+BY_LENDER = "Slurm"
+"""The same of the GPUs of a node that is lent, while it is not."""
 MAX_EVIDENCE = 4
 MAX_EVIDENCE_CHARACTERS = 200
 MAX_FAILURES = 64
@@ -398,6 +404,8 @@ class Quota:
     cpus: int | None = None
     """The processors of all its jobs together; None: no limit. The same of host memory:"""
     host_memory_bytes: int | None = None
+    forecast: str = "on"  # or "off"
+    """Whether figures of earlier runs are kept, and filled in."""
 
     @property
     def memory_per_gpu_bytes(self) -> int | None:
@@ -557,6 +565,8 @@ class Task:
     """Why its last suspension or resume failed. No policy suspends it again."""
     suspended_since_ns: int | None = None
     """Since then its memory is on the host; None: it is not suspended."""
+    suspended_bytes: int | None = None
+    """Host memory that its suspension takes, measured before the first call; None: none does."""
     suspended_ms: int = 0
     """The length of its suspensions until now: its time limit and deadline move by it."""
     restored_ns: int | None = None
@@ -899,6 +909,8 @@ class RunSpec:
     """The processors that it reserves and may use; None: no limit. The same of host memory:"""
     host_memory_bytes: int | None = None
     signal: EarlySignal | None = None
+    is_memory_filled: bool = False
+    """`memory_bytes` is that of earlier runs: lack of memory takes it away."""
 
 
 @value
@@ -932,6 +944,8 @@ class JobPayload:
     def size_bytes(self) -> int:
         """Its size in the store."""
         words = (self.cwd, self.features, *self.argv, *self.environ)
+        if (text := "\0".join(words)).isascii():
+            return len(text)
         return sum([
             len(word) if word.isascii() else len(word.encode("utf-8", "surrogateescape"))
             for word in words
@@ -1030,7 +1044,7 @@ class Job:
     env: str
     name: str
     run: RunSpec
-    """Its row has the fields of the RunSpec as columns of its own (encoding.COLUMNS)."""
+    """Its row has the fields of the RunSpec as columns of its own (encoding.FLAT)."""
     user: str
     spec_id: str
     priority: str

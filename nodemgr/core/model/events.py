@@ -83,6 +83,8 @@ class Acquire:
     """`memory_bytes` is the least of a range that ends here; None: no range."""
     starts: bool = False
     """The process asks for the program that it becomes, which asks again at its use of CUDA."""
+    expected_ms: int | None = None
+    """The time that earlier runs of its program took; nothing ends it then."""
 
 
 @value
@@ -426,6 +428,15 @@ class IdleSeen:
 
 
 @value
+class SuspensionMeasured:
+    """The device memory that the suspension of the task moves to the host."""
+
+    task_id: str
+    memory_bytes: int
+    wall_ns: int
+
+
+@value
 class Suspended:
     """No process of the task has device memory any more."""
 
@@ -681,6 +692,8 @@ class RequeueJob:
     """Preempts an attempt under way: the job goes back to its place, after a pause."""
     row: Job | None = None
     """The history's row of an array, if the job ended within it."""
+    node_taken: bool = False
+    """The node's GPUs are taken away: also a job that a head assigned, which judges its end."""
 
 
 @value
@@ -703,6 +716,8 @@ class OrderAll:
 
     orders: tuple[WithdrawJob | HoldJob | UnholdJob | RequeueJob | ReleaseTask | MoveJob, ...]
     wall_ns: int
+    goes_on: bool = False
+    """A later part is stored on the disk, and this one with it: no client counts it before."""
 
 
 @value
@@ -744,6 +759,7 @@ Event = (
     | ResumeTask
     | KeepTask
     | IdleSeen
+    | SuspensionMeasured
     | Suspended
     | SuspendFailed
     | Resumed

@@ -8,9 +8,10 @@ is an error there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
+from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar, dataclass_transform
 
 P = ParamSpec("P")
@@ -59,9 +60,24 @@ def _copier(kind: Any) -> Callable[[Any], Any]:
 
 def terms(value: Any, without: str) -> dict[str, Any]:
     """Every field but this one, by name, as events and answers carry them."""
-    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    kind: Any = type(value)
+    names, members, tuples = _terms_of(kind)
+    found = dict(zip(names, members(value), strict=True))
+    for name in tuples:
+        found[name] = list(found[name])
     del found[without]
-    return {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
+    return found
+
+
+@cache
+def _terms_of(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], list[str]]:
+    """The names of the fields, what reads all of them, and the names of those with a tuple.
+
+    One call reads all fields: a status has such a row for each environment.
+    """
+    names = tuple(field.name for field in fields(kind))
+    tuples = [field.name for field in fields(kind) if str(field.type).startswith("tuple")]
+    return names, attrgetter(*names), tuples
 
 
 def _compiled(
@@ -71,22 +87,4 @@ def _compiled(
     made: Callable[..., Any] = eval(
         f"lambda {parameters}: kind({', '.join(members)})", {**names, "kind": kind}
     )
-    return made
-
-
-def filler(tables: Mapping[str, tuple[type, Any]]) -> Callable[[Any, Any, Any], None]:
-    """A function of (target, source, changed) that sets the target's attributes of these names.
-
-    Each becomes view(the source's attribute, changed), with `stored` set.
-    Compiled, since a loop over the names costs a third more, and each step makes all of them.
-    """
-    names: dict[str, Any] = {}
-    lines = ["def fill(target, source, changed):"]
-    for name, (view, stored) in tables.items():
-        names[f"view_{name}"], names[f"stored_{name}"] = view, stored
-        lines.append(f" target.{name} = table = view_{name}(source.{name}, changed)")
-        if stored is not None:
-            lines.append(f" table.stored = stored_{name}")
-    eval(compile("\n".join(lines), "fill", "exec"), names)
-    made: Callable[[Any, Any, Any], None] = names["fill"]
     return made

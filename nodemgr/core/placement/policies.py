@@ -91,6 +91,16 @@ def expected_loss(rate_per_hour: float, job: SizedJob) -> float:
     return rate_per_hour * loss_weight(job.gpus, job.counted_hours)
 
 
+def is_risky(rate_per_hour: float, hours: float) -> bool:
+    """Would a job of so many hours fail there with a probability above RISK_MAX?"""
+    return rate_per_hour * hours > RISK_MAX
+
+
+def is_endangered(gpu: KnownGpu, job: SizedJob) -> bool:
+    """Did the GPU fail lately, or would the job probably fail there?"""
+    return gpu.quiet_hours < RECENT_HOURS or is_risky(gpu.rate_per_hour, job.counted_hours)
+
+
 def is_short(job: SizedJob) -> bool:
     """Does it lose less by a failure than a typical job?"""
     return loss_weight(job.gpus, job.counted_hours) < TYPICAL_WEIGHT
@@ -105,11 +115,11 @@ def reliable_key(job: SizedJob) -> Callable[[KnownGpu], tuple[float, ...]]:
     def key(gpu: KnownGpu) -> tuple[float, ...]:
         rate = gpu.rate_per_hour
         step = 2.0 ** math.floor(math.log2(rate)) if 0 < rate < math.inf else rate
-        is_risky = rate * hours > RISK_MAX
-        loss = step if is_risky else step * weight
+        risky = is_risky(rate, hours)
+        loss = step if risky else step * weight
         return (
             gpu.quiet_hours < RECENT_HOURS,
-            is_risky,
+            risky,
             gpu.tasks * shared_hours + loss,
             *SPREAD(gpu),
         )

@@ -2,13 +2,15 @@
 
 Knows: holders, waiters, the rules to join a task, and the refusals of a request. Must not know:
 which GPUs a request gets (matching.py, scheduler/allocator.py), the parts of a lease
-(lifecycle/leasing.py).
+(leases/begins.py).
 """
 
 from __future__ import annotations
 
+from client_plugin.messages.form import stated
 from nodemgr.core.elastic import workers
-from nodemgr.core.lifecycle import leasing, queue_settings, waiting
+from nodemgr.core.leases import answers, begins, stalls
+from nodemgr.core.lifecycle import queue_settings, waiting
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     MS,
@@ -65,7 +67,7 @@ def acquire(draft: Draft, event: Acquire) -> None:
     if task is not None:
         _join_task(draft, event, task, figures)
         return
-    request_id = _request_of(draft, event, kin) if draft.state.requests else None
+    request_id = _request_of(draft, event, kin) if draft.requests else None
     gpus = _asked_gpus(draft, event, env.quota)
     refusal = admission.refused(
         draft,
@@ -88,7 +90,10 @@ def acquire(draft: Draft, event: Acquire) -> None:
 def _refused_as_elastic(draft: Draft, event: Acquire, task: Task | None) -> str | None:
     """Why the process can be no part of an elastic task; None: it can, or asks for nothing so."""
     if event.memory_most_bytes is not None and event.caller.transport is Transport.UDP:
-        return messages.MEMORY_RANGE_OVER_UDP()
+        return stated(
+            "memory cannot grow and shrink over UDP, where each process has a fixed limit",
+            "run it on the node itself, or name one size with --memory",
+        )
     is_plain = event.worker_gpu is None and event.gpu_range is None
     if is_plain and (task is None or not elastic_leases.any_there(draft)):
         return None
@@ -97,7 +102,7 @@ def _refused_as_elastic(draft: Draft, event: Acquire, task: Task | None) -> str 
 
 def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
     caller = event.caller
-    leasing.send_deny(draft, caller.connection, event.rid, code, reason)
+    answers.send_deny(draft, caller.connection, event.rid, code, reason)
     draft.publish(
         "request.denied",
         {
@@ -133,9 +138,9 @@ def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey]) -> Task | None
         task = _of_job(draft, caller.env, caller.job_id)
     if task is None or task.state is TaskState.RUNNING:
         if task is not None:
-            leasing.job_heard(draft, task)
+            stalls.job_heard(draft, task)
         return task
-    return leasing.wake(draft, task, caller.process)
+    return stalls.wake(draft, task, caller.process)
 
 
 def _kin(draft: Draft, caller: Caller) -> list[ProcessKey]:
@@ -170,7 +175,7 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures) -> No
             gated = event.gated if process.starts else process.gated
             process = replace(process, rid=event.rid, starts=event.starts, gated=gated)
             draft.put_process(process)
-        leasing.send_grant(draft, process, task, event.rid)
+        begins.send_grant(draft, process, task, event.rid)
         if elastic_leases.any_there(draft):
             workers.joined(draft, event, task)
         return
@@ -180,7 +185,7 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures) -> No
     waiting.leave(draft, caller.process, messages.JOINED())
     if elastic_leases.any_there(draft):
         workers.joins(draft, event, task)
-    task = leasing.join(draft, task, _asker(event), figures)
+    task = begins.join(draft, task, _asker(event), figures)
     if elastic_leases.any_there(draft):
         workers.joined(draft, event, task)
     if caller.process in task.processes:
@@ -276,14 +281,15 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, figures: Figures
         task_class=task_class,
         compute_percent=compute_percent,
         deadline_ms=event.deadline_ms,
+        expected_ms=event.expected_ms,
         gpu_range=event.gpu_range,
         memory_most_bytes=event.memory_most_bytes,
     )
-    if not draft.state.requests and not draft.wakes_scheduler and "set_aside" not in draft.seldom:
+    if not (draft.requests.is_used() or draft.wakes_scheduler or draft.set_aside.is_used()):
         try:
             answer = placement.reuse(draft, request) or _placed(draft, request, figures)
             if isinstance(answer, Choice):
-                leasing.begin(draft, request, answer, figures)
+                begins.begin(draft, request, answer, figures)
                 return
         except Exception as error:
             raise EntryFailed(request.request_id, error) from error
@@ -318,14 +324,14 @@ def _ask_again(
     if before is not None:
         askers = tuple(_asker(event) if asker is before else asker for asker in request.askers)
         draft.put_request(replace(request, askers=askers))
-        if process in draft.state.away:  # while it was away, passes skipped it
+        if draft.away.before(process) is not None:  # while it was away, passes skipped it
             matching.match(draft, figures)
         if draft.request_of.get(process) is not None:
             position, reason = (
                 draft.positions.get(request.request_id) or 0,
                 draft.reasons.get(request.request_id) or "",
             )
-            leasing.send_wait(draft, process, event.rid, position, reason)
+            answers.send_wait(draft, process, event.rid, position, reason)
     elif refusal is not None:
         _deny(draft, event, *refusal)
     else:

@@ -7,7 +7,8 @@ how the pass decides.
 from __future__ import annotations
 
 from nodemgr.core.elastic import grants, recalls, resizes
-from nodemgr.core.lifecycle import jobs, leasing
+from nodemgr.core.leases import begins, memory_grants
+from nodemgr.core.lifecycle import jobs
 from nodemgr.core.model.entities import MS, Gpu, Request, TaskClass
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.requests import notify
@@ -35,10 +36,10 @@ def match(
     """
     draft.scheduler_ran()
     set_aside.take_back(draft)
-    leasing.raise_pending(draft)
+    memory_grants.raise_pending(draft)
     scheduling_pass = SchedulingPass(figures, draft.inadmissible_envs())
     has_grown = False
-    has_waiter = not draft.state.idle_since
+    has_waiter = not draft.idle_since
     """Only the first request that waits for the node's GPUs takes them from idle tasks."""
     walk = draft.walk()
     for request_id in walk:
@@ -73,6 +74,7 @@ def match(
         _grow(draft, scheduling_pass)
     _settle_elastic(draft, scheduling_pass)
     _want_figures(draft, scheduling_pass, are_complete=are_complete)
+    _note_reserved(draft, scheduling_pass)
     notify.notify(draft, scheduling_pass)
     return scheduling_pass.full
 
@@ -95,13 +97,24 @@ def _visit(
     return result
 
 
+def _note_reserved(draft: Draft, scheduling_pass: SchedulingPass) -> None:
+    """For a head, which knows what its own jobs wait for."""
+    found = scheduling_pass.reserved.items()
+    uuids = {uuid for uuid, request in found if not request.is_assigned}
+    for uuid in [uuid for uuid in draft.reserved if uuid not in uuids]:
+        draft.reserved.drop(uuid)
+    for uuid in sorted(uuids):
+        if uuid not in draft.reserved:
+            draft.reserved.put(uuid, True)
+
+
 def _settle_elastic(draft: Draft, scheduling_pass: SchedulingPass) -> None:
     """Memory and GPUs of elastic tasks, once all requests are considered."""
-    if draft.state.elastic_grants or "elastic_grants" in draft.seldom:
+    if draft.elastic_grants.is_used():
         with set_aside.attempt(draft, "memory of elastic tasks") as is_tried:
             if is_tried:
                 grants.settle(draft, scheduling_pass)
-    if draft.state.elastics or draft.state.calm_since or "elastics" in draft.seldom:
+    if draft.elastics.is_used() or draft.calm_since.is_used():
         with set_aside.attempt(draft, "GPUs of elastic tasks") as is_tried:
             if is_tried:
                 resizes.settle(draft, scheduling_pass)
@@ -109,7 +122,7 @@ def _settle_elastic(draft: Draft, scheduling_pass: SchedulingPass) -> None:
 
 def _grow(draft: Draft, scheduling_pass: SchedulingPass) -> None:
     """Best-effort tasks get compute back, once the requests of earlier classes are served."""
-    if (draft.state.shrunk or "shrunk" in draft.seldom) and share_changes.grow(
+    if draft.shrunk.is_used() and share_changes.grow(
         draft,
         {
             uuid
@@ -126,7 +139,7 @@ def _serve(draft: Draft, scheduling_pass: SchedulingPass, request: Request, choi
     if request.resumes is not None:
         suspension.serve(draft, request, scheduling_pass.figures)
     elif request.job_id is None:
-        leasing.begin(draft, request, choice, scheduling_pass.figures)
+        begins.begin(draft, request, choice, scheduling_pass.figures)
     else:
         scheduling_pass.started += 1
         jobs.start(draft, request, choice, scheduling_pass.figures)
@@ -156,10 +169,9 @@ def _want_figures(draft: Draft, scheduling_pass: SchedulingPass, *, are_complete
         draft.wants_figures.drop(request_id)
     for request in [draft.requests[request_id] for request_id in sorted(scheduling_pass.wanting)]:
         if not any(_may_become_free(draft, request, gpu) for gpu in draft.gpus.values()):
-            if request.request_id in draft.wants_figures:
-                draft.wants_figures.drop(request.request_id)
+            draft.wants_figures.drop(request.request_id)
             continue
-        is_new = not are_complete or request.request_id not in draft.state.wants_figures
+        is_new = not are_complete or draft.wants_figures.before(request.request_id) is None
         draft.wants_figures.put(request.request_id, True)
         draft.at_latest(
             "figures", draft.now_ns if is_new else draft.now_ns + draft.config.beat_ms * MS

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from itertools import accumulate, islice
 from typing import NamedTuple
 
-from nodemgr.core.lifecycle import leasing
-from nodemgr.core.model import messages
+from nodemgr.core.leases import answers
 from nodemgr.core.model.causes import WaitCause
 from nodemgr.core.model.entities import Request, Uuid
 from nodemgr.core.scheduler import (
@@ -30,7 +29,6 @@ from nodemgr.core.scheduler.placement import PlacementResult
 from nodemgr.core.scheduler.set_aside import EntryFailed
 from nodemgr.core.state import accounting, cpu_jobs, host_use
 from nodemgr.core.state.draft import Draft, line_of
-from nodemgr.core.state.node_state import State
 from nodemgr.core.state.work_queue import ServiceOrder
 
 
@@ -54,7 +52,7 @@ def notify(draft: Draft, scheduling_pass: passes.SchedulingPass) -> None:
             draft.positions.put(request.request_id, position)
             if (draft.agenda.get(("wait", request.request_id)) or draft.now_ns + 1) > draft.now_ns:
                 for asker in request.askers:
-                    leasing.send_wait(draft, asker.process, asker.rid, position, line)
+                    answers.send_wait(draft, asker.process, asker.rid, position, line)
 
 
 class Judged(NamedTuple):
@@ -131,8 +129,10 @@ class WaitReasons:
         return Judged(WaitCause(result.answer.value), None, reserved, result)
 
     def _lacks_host(self, request: Request) -> bool:
-        turns = self._scheduling_pass.host_turns
-        return host_use.needs(request) and ("" in turns or request.env in turns)
+        return host_use.needs(request) and (
+            host_use.short_of(self._draft, request.env, request) is not None
+            or passes.delays_for_host(self._draft, self._scheduling_pass, request)
+        )
 
     def _bars_backfill(self, request: Request) -> Request | None:
         """The first entry of its environment, if their quota has no room for both.
@@ -155,7 +155,12 @@ class WaitReasons:
         """The reason, for people."""
         draft = self._draft
         if judged.cause is WaitCause.SET_ASIDE:
-            return messages.SET_ASIDE(why=draft.set_aside[request.request_id].why)
+            return (
+                "set aside, because the decision about it failed "
+                f"({draft.set_aside[request.request_id].why}): keeps no GPU, and is tried again "
+                "once it or a GPU has changed, at most once a minute. Please report this with the "
+                "manager's log"
+            )
         if request.resumes is not None:
             assert judged.result is not None
             assert judged.reserved is not None
@@ -164,7 +169,11 @@ class WaitReasons:
             case WaitCause.PLACE_DOWN:
                 return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))
             case WaitCause.UNCONFIRMED:
-                return messages.UNCONFIRMED(head=reasons.head_of(draft.jobs[request.job_id or ""]))
+                head = reasons.head_of(draft.jobs[request.job_id or ""])
+                return (
+                    f"waits for the word of {head}, which assigned it: the manager has started "
+                    "anew since then"
+                )
             case WaitCause.ABOVE_QUOTA:
                 if (bound := host_use.beyond(draft, request)) is not None:
                     return reasons.short_of_host(request, bound)
@@ -270,16 +279,13 @@ class QueuePositions:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._queue = draft.state.queue
+        self._queue = draft.queue
         changes: dict[str, list[tuple[ServiceOrder, int]]] = {}
         """By queue, what came (more) or went (less) at each place."""
-        for request_id, request in draft.requests.changes.items():
+        for request_id, before, request in draft.requests.changes():
             size = 0 if request is None else request.size
-            if request_id in self._queue:
-                name, order = (
-                    draft.state.requests[request_id].priority,
-                    self._queue.order(request_id),
-                )
+            if before is not None:
+                name, order = before.priority, self._queue.order(request_id)
                 size -= self._queue.size(request_id)
             elif request is not None:
                 name, order = request.priority, draft.order(request)
@@ -311,15 +317,8 @@ class QueuePositions:
         return sums[bisect_left(orders, order)]
 
 
-def _at(state: State, now_ns: int) -> Draft:
-    """The state as a pass would find it now."""
-    draft = Draft(state)
-    draft.now_ns = now_ns
-    return draft
-
-
 def listing(
-    state: State, now_ns: int, env: str | None = None, after: tuple[str, int] | None = None
+    state: Draft, now_ns: int, env: str | None = None, after: tuple[str, int] | None = None
 ) -> Iterator[tuple[Request, int, WaitCause, str]]:
     """Yields every waiting request (of this env) in the order of service.
 
@@ -328,7 +327,7 @@ def listing(
     the listing starts behind that place, even if its request is gone. The state may not change
     meanwhile.
     """
-    draft = _at(state, now_ns)
+    draft = state.at(now_ns)
     words = WaitReasons(draft, passes.survey(draft))
     for request_id, position, ahead in state.queue.listed(
         after, None if env is None else (env, "")
@@ -343,13 +342,13 @@ def listing(
 
 
 def counts(
-    state: State, now_ns: int, most: int
+    state: Draft, now_ns: int, most: int
 ) -> tuple[Counter[tuple[str, WaitCause]], Counter[str]]:
     """How many wait, by queue and cause: of the first `most` rows in the order of service.
 
     Also how many those are, by queue.
     """
-    draft = _at(state, now_ns)
+    draft = state.at(now_ns)
     words = WaitReasons(draft, passes.survey(draft))
     found: Counter[tuple[str, WaitCause]] = Counter()
     judged: Counter[str] = Counter()
@@ -363,8 +362,8 @@ def counts(
 class Standings:
     """Positions of single requests, valid while the state does not change."""
 
-    def __init__(self, state: State, now_ns: int) -> None:
-        draft = _at(state, now_ns)
+    def __init__(self, state: Draft, now_ns: int) -> None:
+        draft = state.at(now_ns)
         self._positions = QueuePositions(draft)
         self._words = WaitReasons(draft, passes.survey(draft))
 

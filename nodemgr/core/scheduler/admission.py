@@ -12,15 +12,16 @@ skips it. The same holds for one that needs more GPUs than are in service, until
 
 from __future__ import annotations
 
-from nodemgr.core.model import messages
+from client_plugin.messages.form import stated
 from nodemgr.core.model.entities import CLASS_ORDER, DenyCode, GpuRange, Quota, Request, TaskClass
 from nodemgr.core.scheduler import allocator, ranges, reasons
 from nodemgr.core.state import accounting
+from nodemgr.core.state.node_state import State
 
 Refusal = tuple[DenyCode, str]
 
 
-def default_gpus(book: accounting.ChargeTables, quota: Quota) -> int:
+def default_gpus(book: State, quota: Quota) -> int:
     """The n of docs/allocation.md for a request without a number.
 
     It is the env's `default_gpus`, else its quota; at most the node's healthy GPUs.
@@ -30,7 +31,7 @@ def default_gpus(book: accounting.ChargeTables, quota: Quota) -> int:
 
 
 def refused(
-    book: accounting.ChargeTables,
+    book: State,
     env: str,
     quota: Quota,
     gpus: int,
@@ -55,18 +56,20 @@ def refused(
     return None
 
 
-def _range_refused(
-    book: accounting.ChargeTables, env: str, quota: Quota, most_bytes: int
-) -> Refusal | None:
+def _range_refused(book: State, env: str, quota: Quota, most_bytes: int) -> Refusal | None:
     """The refusal of a range of memory that ends above what the env or a GPU can ever give."""
     total_bytes = max((gpu.memory_total_bytes for gpu in book.gpus.values()), default=0)
     if quota.memory_bytes is not None and most_bytes > quota.memory_bytes:
-        return DenyCode.MEMORY_ABOVE_LIMIT, messages.MEMORY_RANGE_ABOVE_QUOTA(
-            most=reasons.gib(most_bytes), env=env, quota=reasons.gib(quota.memory_bytes)
+        return DenyCode.MEMORY_ABOVE_LIMIT, stated(
+            f"the range of memory ends at {reasons.gib(most_bytes)}; the memory quota of {env} is "
+            f"{reasons.gib(quota.memory_bytes)}",
+            "ask for a smaller range",
         )
     if most_bytes > total_bytes:
-        return DenyCode.MEMORY_ABOVE_LIMIT, messages.MEMORY_RANGE_ABOVE_GPU(
-            most=reasons.gib(most_bytes), total=reasons.gib(total_bytes)
+        return DenyCode.MEMORY_ABOVE_LIMIT, stated(
+            f"the range of memory ends at {reasons.gib(most_bytes)}; the largest GPU of the node "
+            f"has {reasons.gib(total_bytes)}",
+            "ask for a smaller range",
         )
     return None
 
@@ -77,21 +80,26 @@ def refused_share(
     """The refusal of a class or a share above the quota's. None: the request names none."""
     highest, limit_percent = quota.task_class, quota.compute_percent
     if task_class is not None and CLASS_ORDER[task_class] < CLASS_ORDER[highest]:
-        return DenyCode.CLASS_ABOVE_LIMIT, messages.CLASS_ABOVE_LIMIT(
-            asked=task_class.value, env=env, highest=highest.value
+        return DenyCode.CLASS_ABOVE_LIMIT, stated(
+            f"class {task_class.value} asked, but the highest class of {env} is {highest.value}",
+            f"ask for that one, or an admin for more (nodemgr quota set {env} --class)",
+            "quota",
         )
     if (
         compute_percent is not None
         and limit_percent is not None
         and compute_percent > limit_percent
     ):
-        return DenyCode.COMPUTE_ABOVE_LIMIT, messages.COMPUTE_ABOVE_LIMIT(
-            asked=compute_percent, env=env, limit=limit_percent
+        return DenyCode.COMPUTE_ABOVE_LIMIT, stated(
+            f"{compute_percent}% of each GPU asked, but {env} may have at most {limit_percent}%",
+            f"ask for less with --compute, or an admin for more (nodemgr quota set {env} "
+            "--compute)",
+            "quota",
         )
     return None
 
 
-def most_memory(book: accounting.ChargeTables, quota: Quota) -> int:
+def most_memory(book: State, quota: Quota) -> int:
     """The largest grant that the quota gives on any GPU of the node."""
     return max((accounting.full_grant(quota, gpu) for gpu in book.gpus.values()), default=0)
 
@@ -101,7 +109,7 @@ def share_above_quota(quota: Quota, request: Request) -> Refusal | None:
     return refused_share(request.env, quota, request.task_class, request.compute_percent)
 
 
-def fits_quota(book: accounting.ChargeTables, request: Request) -> bool:
+def fits_quota(book: State, request: Request) -> bool:
     """Does the env's quota, as it is now, admit a request that waits?"""
     if request.gpus == 0:
         return True
@@ -113,7 +121,7 @@ def fits_quota(book: accounting.ChargeTables, request: Request) -> bool:
     return request.memory_bytes is None or request.memory_bytes <= most_memory(book, quota)
 
 
-def fits_node(book: accounting.ChargeTables, request: Request) -> bool:
+def fits_node(book: State, request: Request) -> bool:
     """Could the node as it is now serve the request, once all its tasks have ended?
 
     Drained and lost GPUs serve none, and so do those that are smaller than its named memory.

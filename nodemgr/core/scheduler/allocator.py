@@ -70,6 +70,8 @@ class Candidate(NamedTuple):
     """The compute that the request needs there; None: as much as anywhere (Ask.percent)."""
     time_ms: int | None = None
     """The predicted run time of the request there; None: unknown."""
+    is_endangered: bool = False
+    """It failed lately, or the request would probably fail there."""
     may_return: bool = False
     """An elastic task of its env holds it above its least number: a recall can bring it back."""
 
@@ -206,14 +208,16 @@ def _within(left_bytes: int, fresh: list[Candidate], most: int) -> list[Candidat
 def _preference(ask: Ask, policy: Policy) -> Policy:
     """The order of fresh GPUs for a request of this class.
 
-    Latency-sensitive: the GPU with the most compute left first, and those that best effort would
-    have to give up last. Best effort: the shortest predicted time first. Else the policy's order.
+    Latency-sensitive: the GPU with the most compute left first, those on which it would probably
+    fail after the others, and those that best effort would have to give up last. Best effort: the
+    shortest predicted time first. Else the policy's order.
     """
     if ask.task_class is NORMAL:
         return policy
     if ask.task_class is TaskClass.LATENCY_SENSITIVE:
         return lambda gpu: (
             gpu.free_percent < needed_percent(gpu, ask),
+            gpu.is_endangered,
             -gpu.free_percent,
             *policy(gpu),
         )

@@ -9,7 +9,6 @@ requests and delays none. It has its turn where it stands as soon as the place i
 
 from __future__ import annotations
 
-from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Request
 from nodemgr.core.model.events import LaunchHostChanged
 from nodemgr.core.state.draft import Draft
@@ -39,12 +38,15 @@ def why_down(draft: Draft | State, place: str) -> str:
     """Message to its jobs: reason and remedy."""
     why = draft.launch_hosts.get(place)
     if place == HERE:
-        return why or messages.NO_START_NOW()
+        return why or "no job can be started now"
     more = f" ({why})" if why else ""
     name = container(place)
     if name.startswith(NAMELESS):
-        return messages.CONTAINER_UNKNOWN(container=name, why=more)
-    return messages.CONTAINER_DOWN(container=name, why=more)
+        return (
+            f"waits for its container, of which no engine here knows ({name}){more}: run `nodemgr "
+            "queue` there while it lives, or withdraw it"
+        )
+    return f"waits for its container {name}{more}: start it, then run `nodemgr queue` there"
 
 
 def changed(draft: Draft, event: LaunchHostChanged) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nodemgr.core.model.entities import MS, Gpu, Task, TaskState
-from nodemgr.core.state import elastic_leases
+from nodemgr.core.model.entities import MS, UNDER_WAY, Gpu, Job, JobState, Task, TaskState
+from nodemgr.core.state import elastic_leases, host_use
 from nodemgr.core.state.draft import Draft
 
 
@@ -47,6 +47,37 @@ def end_ns(task: Task, now_ns: int) -> int | None:
         return None
     expected_ns = task.since_ns + (task.expected_ms + task.suspended_ms) * MS
     return expected_ns if expected_ns > now_ns else None
+
+
+def first_host_end(draft: Draft, env: str) -> int:
+    """When a job that reserves CPUs or host memory can first give them back; now: at any moment.
+
+    Of this env, or of the node ("").
+    """
+    if env == host_use.NODE and host_use.NODE in draft.host_bytes:
+        return draft.now_ns  # a suspended task may resume
+    ids = {*draft.under_way, *(job_id for job_id, _, _ in draft.jobs.changes())}
+    jobs = (draft.jobs.get(job_id) for job_id in ids)
+    ends_ns = [
+        _job_end(draft, job) or draft.now_ns
+        for job in jobs
+        if job is not None
+        and job.state in UNDER_WAY
+        and host_use.needs(job.run)
+        and env in (host_use.NODE, job.env)
+    ]
+    return min(ends_ns, default=draft.now_ns)
+
+
+def _job_end(draft: Draft, job: Job) -> int | None:
+    if job.state is JobState.STOPPING:
+        return None
+    if job.task_id is not None:
+        return end_ns(draft.tasks[job.task_id], draft.now_ns)
+    if job.run.time_limit_ms is None:
+        return None
+    ran_ns = 0 if job.started_wall_ns is None else draft.wall_ns - job.started_wall_ns
+    return draft.now_ns - ran_ns + job.run.time_limit_ms * MS
 
 
 def room_at(ends_ns: list[int | None], gpus: int) -> int | None:

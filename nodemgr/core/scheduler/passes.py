@@ -4,54 +4,48 @@ Knows: the order of service, and the GPUs that an earlier request keeps from lat
 know: how one request is placed (placement.py), and how a result is applied (requests/matching.py)
 or reported (requests/notify.py).
 
-A later request may overtake only with GPUs that the earlier one could not use. A request that is
-short of the node's GPUs reserves every GPU that it could ever use: healthy, big enough, not held by
-its env. A later request gets fresh GPUs only outside the reservations. It may always reuse the GPUs
-that its own env holds, since that takes none from other envs. So a stream of small requests never
-starves a gang that wants all GPUs.
+A later request may overtake only with GPUs that the earlier one could not use. So a stream of small
+requests never starves a gang that wants all GPUs. It may always reuse the GPUs that its own env
+holds, since that takes none from other envs. The first rule that fits a request holds for it; the
+letter stands at the branch.
 
-A request may be short only of its own env's resources: GPUs in its quota, its memory quota, memory
-in its ledger. The later requests of its env wait behind it. The GPUs that it keeps from other envs
-depend on the known ends of its env's own tasks:
-- Time limits give all ends: the request is planned like any other, and its env's release times are
-  part of its earliest start (backfill.py). The requests behind it in its env are planned too. A
-  later request goes first only if that delays none of them.
-- Some end is unknown: the request holds the idle GPUs that it needs beside those that its own tasks
-  give back (own_tasks.Sums). A request without a time limit may not have them, since it could stay
-  for ever. A request with a limit may: the GPUs do not lie idle while a task of the env runs on,
-  and the delay is at most that limit, once. If time limits give the latest time at which the env
-  has room, a later request has to end by then. As soon as the env has room, the request is short of
-  the node's GPUs and keeps them.
-An env never uses and holds more than its quota. An env that submits many equal jobs beyond its
-quota holds nothing: a task that ends gives back the GPUs that its next job needs. An overdue task
-counts as one that ends now.
+    the request                                   keeps from later ones
+    A  takes no part (takes_part)                 nothing
+    B  brings a suspended task back               the room on that task's GPUs; plans nothing beside
+    C  takes no GPU                               nothing; it waits for such jobs alone
+                                                  (cpu_jobs.py), or by L or M
+    D  stands behind a first one of its env       what the first one's rule says: H, I
+    E  could only reuse GPUs, and its env has     nothing: it is not considered
+       none
+    F  asks what one of rule G asks in vain       as that one, without being judged
+    G  is short of the node's GPUs                each GPU that it could ever use: healthy, big
+                                                  enough, not held by its env
+    H  is short of GPUs in its env's quota, and   it is planned from its env's release times, and
+       time limits give all ends of its env's     so are those behind it: a later request goes
+       tasks                                      first only if that delays none of them
+    I  is short of its env's own resources        holds the idle GPUs that it needs beside those
+       alone in another way                       that its env's tasks give back (own_tasks.Sums)
+    J  is short of GPUs in its env's quota, all   nothing: the env is inadmissible (`full`) until
+       of which the env uses                      something of its own changes
+    K  is short of compute on its env's GPUs      that compute, from requests with a share; and by I
+    L  is short of CPUs or host memory of the     the GPUs that it would get, and what it asks
+       node alone                                 for, from later jobs (delays_for_host)
+    M  is short of those of its env's quota       what it asks for, from its env's later jobs
+    N  is away: disconnected, `timeout_ms` to     as G, though it could be served: free memory in
+       come back                                  its env's grants may be taken when it is back
 
-A waiting request that is away (disconnected, `timeout_ms` to come back) keeps its place: it is not
-served, and keeps its GPUs. Memory that is free in its env's grants does not count for it: others
-may have taken it when it comes back, and only some events bring figures of it.
-A job without GPUs takes none from other requests, and waits only for such jobs (state/cpu_jobs.py).
-A job that is short of CPUs or host memory of the node alone keeps the GPUs that it would get from
-all later requests, and later jobs that reserve CPUs or host memory wait behind it. One that is
-short of those of its own env's quota keeps nothing, and its env's later jobs that reserve some wait
-behind it.
-A request that is short of compute alone on the GPUs that its env holds keeps that compute from
-later requests with a share, and its env's later requests wait behind it.
-A pass skips a job if its place is down (launch_hosts.py), an assigned job that its head has not
-confirmed since the manager's start (lifecycle/assignments.py), and a request that needs more than
-its env's quota since that was lowered, or more GPUs than are in service (admission.py). They keep
-nothing, and so does a suspended task while one of its GPUs is lost.
+An env's own resources are GPUs in its quota, its memory quota, memory in its ledger. The later
+requests of the env wait behind H to K. A held GPU (I) may be had by a request with a time limit:
+it does not lie idle while a task of the env runs on, and the delay is at most that limit, once. If
+time limits give the latest time at which the env has room, that request has to end by then. As soon
+as the env has room, rule G holds. An env never uses and holds more than its quota, and an overdue
+task counts as one that ends now: an env with many equal jobs beyond its quota holds nothing.
+
 Where time limits give the ends of running tasks, a later request may have a reserved GPU if that
-delays no earlier request (backfill.py). Config.backfill_depth waiting requests are planned. The
-GPUs that the next ones keep are kept from all requests.
-
-The cost of a pass grows with the requests that it starts and considers. Of requests that
-ask the same (Request.equivalence_group), the result of the first that has to wait holds for all
-later ones. An env with differing requests is considered up to Config.backfill_depth times. Once
-every GPU is reserved, only requests that may reuse one are considered. An env that uses its whole
-quota needs no idle GPU while its first request waits for the env's own tasks: it is inadmissible
-(SchedulingPass.full) and is not visited until something of its own changes. Of requests that wait
-for their own env's tasks, at most Config.backfill_depth first ones and as many behind them are
-planned; for others GPUs are held.
+delays no earlier request (backfill.py). Config.backfill_depth waiting requests are planned, of H so
+many first ones and as many behind them; the GPUs that the next ones keep are kept from all. An env
+with differing requests is considered up to Config.backfill_depth times. So the cost of a pass grows
+with the requests that it starts and considers.
 """
 
 from __future__ import annotations
@@ -62,6 +56,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nodemgr.core.model.entities import (
+    END_GRACE_MS,
     MS,
     Gpu,
     Request,
@@ -139,6 +134,10 @@ class SchedulingPass:
     """By env. A second request that asks the same is considered too: it may run beside it."""
     host_turns: dict[str, Request] = field(default_factory=dict)
     """By env, the job that waits for CPUs or host memory of its quota; by "" of the node."""
+    host_reserved: Counter[host_use.Reserved] = field(default_factory=Counter)
+    """The amounts that those jobs ask for, and the jobs that wait behind them."""
+    host_ends: dict[str, int] = field(default_factory=dict)
+    """By env or "": when a job under way can first give some back."""
     reservations: ReservationTable | None = None
     """Decides which requests may have reserved GPUs for a while. None: not needed yet."""
     inadmissible_envs: list[tuple[ServiceOrder, str]] = field(default_factory=list)
@@ -228,7 +227,7 @@ def narrow(draft: Draft, scheduling_pass: SchedulingPass, walk: Walk) -> None:
     """Once no fresh GPU is left, walk only envs with tasks, and jobs without GPUs."""
     if not scheduling_pass.narrowed and scheduling_pass.is_closed():
         scheduling_pass.narrowed = True
-        walk.narrow({"", *draft.env_tasks.base, *draft.env_tasks.added})
+        walk.narrow({"", *draft.env_tasks, *(env for env, _, _ in draft.env_tasks.old)})
 
 
 def consider(
@@ -239,25 +238,25 @@ def consider(
     None: it gets nothing and was not judged. `plan`: later requests may have its GPUs for a while.
     """
     env = request.env
-    if not takes_part(draft, request):
+    if not takes_part(draft, request):  # A
         return None
-    if request.resumes is not None:
+    if request.resumes is not None:  # B
         return _consider_resume(draft, scheduling_pass, request, plan=plan)
-    if request.gpus == 0:  # a job that takes no GPU
+    if request.gpus == 0:  # C
         is_short = cpu_jobs.limit(draft, env) is not None or lacks_host(
             draft, scheduling_pass, request
         )
         return None if is_short else PlacementResult(Choice((), (), 0), Ask(0, 0, None, 0), [])
-    if env in scheduling_pass.turns:
+    if env in scheduling_pass.turns:  # D
         scheduling_pass.passed[env] += 1
         return _follow(draft, scheduling_pass, request)
-    if _is_all_reserved(draft, scheduling_pass, request):
+    if _is_all_reserved(draft, scheduling_pass, request):  # E
         scheduling_pass.passed[env] += 1
         return None
     if scheduling_pass.reservations is not None:
         _pass_inadmissible(draft, scheduling_pass, scheduling_pass.reservations, request)
     known = scheduling_pass.short.get(request.equivalence_group)
-    if known is not None:
+    if known is not None:  # F
         _wait(draft, scheduling_pass, request, known, plan=plan)
         return known
     result = placement.short_of_quota(draft, request, scheduling_pass.figures) or _result_now(
@@ -266,9 +265,10 @@ def consider(
     if isinstance(result.answer, Choice) and not away(draft, request):
         if not lacks_host(draft, scheduling_pass, request):
             return result
-        if env in scheduling_pass.host_turns:  # its own env's jobs have what it needs
+        if env in scheduling_pass.host_turns:  # M
             scheduling_pass.passed[env] += 1
             return None
+        # L
         result = result._replace(answer=Shortage.HOST, rows=list(result.answer.fresh))
     if result.answer is Shortage.NODE:
         scheduling_pass.short[request.equivalence_group] = result
@@ -277,19 +277,39 @@ def consider(
 
 
 def lacks_host(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> bool:
-    """Whether it waits for CPUs or host memory, or behind an earlier job that does.
-
-    That one may need all that is given back, so later ones wait even if they would fit.
-    """
+    """Whether it waits for CPUs or host memory, or behind an earlier job that does."""
     if not host_use.needs(request):
         return False
-    turns = scheduling_pass.host_turns
-    if "" in turns or request.env in turns:
+    turns, env = scheduling_pass.host_turns, request.env
+    bound = host_use.short_of(draft, env, request)
+    if bound is None and not delays_for_host(draft, scheduling_pass, request):
+        return False
+    if bound is None:
+        bound = host_use.Bound(host_use.NODE if host_use.NODE in turns else env, False, 0, 0)
+    turns.setdefault(bound.env, request)
+    scheduling_pass.host_reserved += host_use.keeps(env, bound, request)
+    return True
+
+
+def delays_for_host(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> bool:
+    """Whether it could delay an earlier job that waits for CPUs or host memory.
+
+    It cannot if it leaves what those need, or surely ends before anything is given back.
+    """
+    turns = {host_use.NODE, request.env} & scheduling_pass.host_turns.keys()
+    if not turns:
+        return False
+    if host_use.has_room_beside(draft, request.env, request, scheduling_pass.host_reserved):
+        return False
+    limit_ms = request.time_limit_ms
+    over_ns = None if limit_ms is None else draft.now_ns + (limit_ms + END_GRACE_MS) * MS
+    if over_ns is None:
         return True
-    bound = host_use.short_of(draft, request.env, request)
-    if bound is not None:
-        turns[bound.env] = request
-    return bound is not None
+    ends_ns = scheduling_pass.host_ends
+    for env in turns - ends_ns.keys():
+        # a job that starts behind the one that waits gives back no more than it takes
+        ends_ns[env] = own_tasks.first_host_end(draft, env)
+    return any(over_ns > ends_ns[env] for env in turns)
 
 
 def _result_now(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> PlacementResult:
@@ -320,7 +340,13 @@ def is_confirmed(draft: Draft, request: Request) -> bool:
 
 
 def takes_part(draft: Draft, request: Request) -> bool:
-    """False: the pass skips the request."""
+    """False: the pass skips the request.
+
+    It was set aside; its place is down (launch_hosts.py); its head has not confirmed the job since
+    the manager's start (lifecycle/assignments.py); it needs more than its env's quota since that
+    was lowered, or more GPUs than are in service (admission.py); or it is a suspended task's, and
+    one of its GPUs is lost.
+    """
     if set_aside.has(draft, request.request_id):
         return False
     if request.resumes is not None:
@@ -376,6 +402,7 @@ def _wait(
     env = request.env
     scheduling_pass.passed[env] += 1
     if isinstance(result.answer, Choice) or result.answer in (Shortage.NODE, Shortage.HOST):
+        # G, L; N: a Choice that waits is that of a request that is away
         _reserve(draft, scheduling_pass, request, result.reserves())
         if plan and (reservations := _plan(draft, scheduling_pass, request)) is not None:
             if isinstance(result.answer, Choice) or result.answer is Shortage.HOST:
@@ -391,18 +418,19 @@ def _wait(
     used = accounting.used_gpus(draft, env)
     left = draft.envs[env].quota.gpus - len(used)
     scheduling_pass.turns[env] = request
+    # H
     if left > 0 and result.waits_alone() and _is_foreseen(draft, scheduling_pass, request, used):
         _foresee(draft, scheduling_pass, request, result, used, plan=plan)
         return
     if scheduling_pass.reservations is not None:
         scheduling_pass.reservations.waits_for_itself(env)
-    if result.answer is Shortage.COMPUTE:
+    if result.answer is Shortage.COMPUTE:  # K
         _reserve(draft, scheduling_pass, request, [gpu.uuid for gpu in used])
     if result.answer is Shortage.LEDGER:
         scheduling_pass.wanting.add(request.request_id)
-    if left > 0:
+    if left > 0:  # I
         _hold(draft, scheduling_pass, request, result, used)
-    elif result.waits_alone() and scheduling_pass.passed[env] == 1:
+    elif result.waits_alone() and scheduling_pass.passed[env] == 1:  # J
         scheduling_pass.full.add(env)
 
 
@@ -550,7 +578,7 @@ def _plan(
 
 def first_of(draft: Draft, env: str) -> Request | None:
     """The first request of an inadmissible env, if any."""
-    firsts = [draft.requests[request_id] for request_id in draft.state.queue.firsts_of(env)]
+    firsts = [draft.requests[request_id] for request_id in draft.queue.firsts_of(env)]
     return min(
         [request for request in firsts if takes_part(draft, request)], key=draft.order, default=None
     )

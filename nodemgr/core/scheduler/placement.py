@@ -26,7 +26,7 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.placement.orders import ORDERS
-from nodemgr.core.scheduler import preemption, preference
+from nodemgr.core.scheduler import preference, victims
 from nodemgr.core.scheduler.allocator import (
     ANY_NUMBER,
     Ask,
@@ -117,9 +117,7 @@ def candidates(
         )
     if returning:
         rows = [row._replace(may_return=row.uuid in returning) for row in rows]
-    if counts_compute:
-        return [_with_compute(draft, request, reserved, row) for row in rows]
-    return rows
+    return _with_shares(draft, request, reserved, rows) if counts_compute else rows
 
 
 def _fresh_bytes(draft: Draft, request: Request, gpu: Gpu, grant: Grant | None) -> int:
@@ -147,6 +145,16 @@ def avoided(draft: Draft, request: Request) -> tuple[Uuid, ...]:
     """The GPUs that failed under the job; none where the node has too few others."""
     others = [gpu for gpu in draft.gpus.values() if gpu.usable and gpu.uuid not in request.avoids]
     return request.avoids if len(others) >= request.gpus else ()
+
+
+def _with_shares(
+    draft: Draft, request: Request, reserved: Mapping[Uuid, Request], rows: list[Candidate]
+) -> list[Candidate]:
+    """The rows with compute, and with risks of failure where the policy counts failures."""
+    rows = [_with_compute(draft, request, reserved, row) for row in rows]
+    if preference.name_of(draft, request.env, request.priority) in ORDERS:
+        return rows
+    return [preference.with_failures(draft, request, row) for row in rows]
 
 
 def _with_compute(
@@ -323,7 +331,7 @@ def _row_of_resume(draft: Draft, task: Task, gpu: Gpu, keeper: Request | None) -
     """
     grant = draft.grants[task.env, gpu.uuid]
     is_used = any(
-        other.env == task.env and compute.computes(other) and not preemption.is_going(draft, other)
+        other.env == task.env and compute.computes(other) and not victims.is_going(draft, other)
         for other in map(draft.tasks.__getitem__, draft.gpu_tasks.members(gpu.uuid))
     )
     gives = (

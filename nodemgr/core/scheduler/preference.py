@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from client_plugin.messages.form import MessageLine
-from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Request
 from nodemgr.core.placement import policies
 from nodemgr.core.placement.orders import ORDERS, SPREAD
@@ -34,8 +32,8 @@ def in_force(state: State, name: str) -> str:
 def meaning(name: str) -> str:
     """A policy in force, in words."""
     if name == LEARNED:
-        return messages.HIGHEST_SCORE_FIRST()
-    return ORDERS[name].meaning if name in ORDERS else messages.FEWEST_FAILURES_FIRST()
+        return "highest score by the trained weights first"
+    return ORDERS[name].meaning if name in ORDERS else "for a long job, fewest failures first"
 
 
 def _scores(state: State) -> bool:
@@ -44,7 +42,7 @@ def _scores(state: State) -> bool:
 
 def name_of(draft: Draft, env: str, queue: str) -> str:
     """The policy in force for a request: its quota's, else its queue's, else the node's."""
-    state = draft.state
+    state = draft
     name = draft.envs[env].quota.placement
     if name is None and state.queues:
         row = draft.queues.get(queue)
@@ -62,7 +60,7 @@ def of_job(draft: Draft, request: Request) -> tuple[str, int | None] | None:
 
     None: the order is the same for all requests.
     """
-    state, quota = draft.state, draft.envs[request.env].quota
+    state, quota = draft, draft.envs[request.env].quota
     by_rates = state.outlook or _scores(state)
     if not by_rates and quota.placement is None and not state.queues:
         return None
@@ -76,7 +74,7 @@ def _job(request: Request) -> SizedJob:
 
 def _learned(draft: Draft, request: Request) -> Policy | None:
     """By the scores of the idle GPUs, the highest first; None: there are no scores for it."""
-    scores_of = draft.state.learned
+    scores_of = draft.learned
     idle = [
         Candidate(gpu.uuid, gpu.index, False, 0, accounting.gpu_room(draft, gpu), 0)
         for gpu in draft.gpus.values()
@@ -96,13 +94,18 @@ def _reliable(draft: Draft, request: Request) -> Policy:
     return lambda row: key(rated(draft, row))
 
 
+def with_failures(draft: Draft, request: Request, row: Candidate) -> Candidate:
+    """The row with its failures, for a request whose class has an order before the policy's."""
+    return row._replace(is_endangered=policies.is_endangered(rated(draft, row), _job(request)))
+
+
 def rated(draft: Draft, row: Candidate) -> policies.KnownGpu:
     """The GPU with its estimates, as a policy sees it."""
-    known = draft.state.outlook.get(row.uuid)
+    known = draft.outlook.get(row.uuid)
     fill = (row.number, row.uuid, row.remaining_bytes, row.tasks)
     if known is None:
         return policies.KnownGpu(*fill)
-    service_ns = draft.state.service_now(draft.now_ns)
+    service_ns = draft.service_now(draft.now_ns)
     age_hours = max(0, service_ns - known.since_service_ns) / HOUR_NS
     if known.last_service_ns is None:
         return policies.KnownGpu(*fill, known.rate_per_hour, age_hours)
@@ -113,12 +116,12 @@ def rated(draft: Draft, row: Candidate) -> policies.KnownGpu:
 def reason(draft: Draft, name: str, request: Request, fresh: Sequence[Candidate]) -> str:
     """Why the policy chose these GPUs, one line. `name`: not `spread`, whose line is not stored."""
     if name == LEARNED:
-        return messages.CHOSEN_BY_LEARNED()
+        return "learned: the highest scores by the trained weights"
     return _of_plain(name) if name in ORDERS else _of_reliable(draft, request, fresh)
 
 
-def _of_plain(name: str) -> MessageLine:
-    return messages.CHOSEN_BY_ORDER(name=name, meaning=ORDERS[name].meaning)
+def _of_plain(name: str) -> str:
+    return f"{name}: {ORDERS[name].meaning}"
 
 
 def _of_reliable(draft: Draft, request: Request, fresh: Sequence[Candidate]) -> str:
@@ -127,13 +130,18 @@ def _of_reliable(draft: Draft, request: Request, fresh: Sequence[Candidate]) -> 
     hours, rate = _rounded(job.counted_hours, 3), _rounded(max(rates) * 1_000, 2)
     minutes = _rounded(sum(policies.expected_loss(each, job) for each in rates) * 60, 2)
     if policies.is_short(job):
-        return messages.CHOSEN_FOR_A_SHORT_JOB(
-            gpus=request.gpus, hours=hours, rate=rate, minutes=minutes
+        return (
+            f"reliable: {request.gpus} x {hours} h is short and leaves the better GPUs to others "
+            f"(at most {rate} failures in 1000 h, expected loss {minutes} GPU minutes)"
         )
     if job.hours is None:
-        return messages.CHOSEN_WITHOUT_A_TIME(rate=rate, minutes=minutes, hours=hours)
-    return messages.CHOSEN_FOR_A_LONG_JOB(
-        gpus=request.gpus, hours=hours, rate=rate, minutes=minutes
+        return (
+            f"reliable: the GPUs with the fewest failures, as no time is known (at most {rate} "
+            f"failures in 1000 h, expected loss {minutes} GPU minutes in {hours} h)"
+        )
+    return (
+        f"reliable: the GPUs with the fewest failures for {request.gpus} x {hours} h (at most "
+        f"{rate} failures in 1000 h, expected loss {minutes} GPU minutes)"
     )
 
 
@@ -146,4 +154,6 @@ def chosen_line(chosen: str, *, is_fresh: bool) -> str:
     """Why the GPUs of a record were chosen, for people. `chosen`: the record's."""
     if chosen:
         return chosen
-    return _of_plain("spread") if is_fresh else messages.CHOSEN_AGAIN()
+    return (
+        _of_plain("spread") if is_fresh else "GPUs of its own environment, the fewest tasks first"
+    )

@@ -5,7 +5,7 @@ Knows: one request's range, its env's quota. Must not know: free GPUs, other req
 
 from __future__ import annotations
 
-from nodemgr.core.model import messages
+from client_plugin.messages.form import stated
 from nodemgr.core.model.entities import DenyCode, GpuRange, Quota
 
 
@@ -17,11 +17,14 @@ def refused(
         return None
     borrow = quota.borrow if gpu_range.is_elastic else 0
     if gpu_range.most > quota.gpus + borrow:
-        return DenyCode.OVER_QUOTA, messages.RANGE_ABOVE_QUOTA(
-            most=gpu_range.most, env=env, quota=quota.gpus, borrow=borrow
+        return DenyCode.OVER_QUOTA, stated(
+            f"the range ends at {gpu_range.most} GPUs; the quota of {env} is {quota.gpus}, and it "
+            f"may borrow {borrow}",
+            "ask for a smaller range",
         )
     if gpu_range.most > node_gpus:
-        return DenyCode.MORE_THAN_NODE, messages.RANGE_ABOVE_NODE(
-            most=gpu_range.most, there=node_gpus
+        return DenyCode.MORE_THAN_NODE, stated(
+            f"the range ends at {gpu_range.most} GPUs; the node has {node_gpus}",
+            "ask for a smaller range",
         )
     return None

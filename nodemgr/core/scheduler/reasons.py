@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from client_plugin.messages.form import MessageLine, Part
+from client_plugin.messages.form import Part, notice, stated
 from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
+    BY_LENDER,
     BY_MANAGER,
     MS,
     OF_COMPUTE,
@@ -46,8 +47,8 @@ GIB = 1 << 30
 def line(queue: str, position: int, ahead: int, why: str) -> str:
     """`ahead`: how many in other queues go before it."""
     if ahead:
-        return messages.PLACE_AFTER(position=position, queue=queue, ahead=ahead, why=why)
-    return messages.PLACE(position=position, queue=queue, why=why)
+        return f"place {position} in queue {queue} (after {ahead} in other queues): {why}"
+    return f"place {position} in queue {queue}: {why}"
 
 
 def of_shortage(
@@ -58,7 +59,7 @@ def of_shortage(
 
     `fewer`: a number of GPUs that would; None where none is known.
     """
-    instead: list[str] = [] if fewer is None else [messages.FEWER_WOULD_START(gpus=fewer)]
+    instead: list[str] = [] if fewer is None else [f"`--gpus {fewer}` would start now"]
     if request.compute_percent is not None:
         rows = [_with_reserved_compute(draft, request, row) for row in rows]
     short: str
@@ -68,9 +69,9 @@ def of_shortage(
             needs = [row.need_bytes for row in rows if not row.used and row.need_bytes]
             too_much = [need for need in needs if need > left_bytes]  # none: together they are
             need_bytes = min(too_much or needs, default=0)
-            short = messages.NEEDS_QUOTA_MEMORY(
-                need=gib(need_bytes), env=request.env, left=gib(left_bytes),
-                holders=_holders_of_quota(draft, request.env),
+            short = (
+                f"needs {gib(need_bytes)} of {request.env}'s memory quota per GPU, "
+                f"{gib(left_bytes)} left: waits for {_holders_of_quota(draft, request.env)}"
             )  # fmt: skip
             who = _next_known_end(draft, draft.env_tasks.members(request.env))
         case Shortage.LEDGER:
@@ -82,7 +83,7 @@ def of_shortage(
         case Shortage.OWN_GPUS:
             short = _short_of_own_gpus(draft, request, ask, rows)
             if request.memory_bytes is None and ask.reuse_below == 1 < ask.max_tasks_per_gpu:
-                instead.append(messages.MEMORY_WOULD_SHARE())
+                instead.append("`--memory SIZE` would share a GPU where SIZE is free")
             who = _next_known_end(draft, draft.env_tasks.members(request.env))
         case Shortage.NODE:
             free = sum(qualifies(row, ask) and not row.reserved for row in rows)
@@ -112,10 +113,11 @@ def _short_of_own_compute(
     own = [row for row in rows if row.used]
     barred = {row.uuid for row in own if row.reserved and has_compute(row, ask)}
     if barred:
-        return messages.NEEDS_RESERVED_COMPUTE(percent=ask.percent, env=request.env), barred
+        return f"needs {ask.percent} % of the compute of GPUs that {request.env} holds", barred
     most = max((row.free_percent for row in own if not row.reserved), default=0)
     return (
-        messages.NEEDS_COMPUTE_ON_OWN_GPU(percent=ask.percent, env=request.env, free=most),
+        f"needs {ask.percent} % of the compute of GPUs that {request.env} holds, {most} % free: "
+        "waits for the tasks there",
         barred,
     )
 
@@ -146,7 +148,9 @@ def _on_the_node(
     others = {uuid for uuid in draft.gpus if uuid not in passed | failed.keys()}
     said = [*_next_known_end(draft, in_the_way), *_holders(draft, others, spared)]
     if failed:
-        said.append(messages.GPU_FAILED_JOB(gpus=numbered(sorted(failed.values()))))
+        said.append(
+            f"{numbered(sorted(failed.values()))} failed under an earlier attempt of this job"
+        )
     return said
 
 
@@ -159,7 +163,7 @@ def _with_reserved_compute(draft: Draft, request: Request, row: Candidate) -> Ca
 
 def _short_of_own_memory(
     draft: Draft, request: Request, rows: Sequence[Candidate]
-) -> tuple[MessageLine, set[Uuid]]:
+) -> tuple[str, set[Uuid]]:
     """The beginning of the line, and the GPUs where others have the room of suspended tasks."""
     asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
     lacking = [row for row in rows if not row.has_free]
@@ -168,12 +172,23 @@ def _short_of_own_memory(
     }
     if parked:
         where = numbered(sorted(parked.values()))
-        short = messages.NEEDS_ROOM_OF_SUSPENDED(need=asked, env=request.env, gpus=where)
+        short = (
+            f"needs {asked} on {where}, where {request.env}'s suspended tasks gave their room to "
+            "others"
+        )
         return short, set(parked)
     if any(row.used for row in lacking):
-        return messages.NEEDS_ROOM_ON_OWN_GPU(need=asked, env=request.env), set()
+        return (
+            f"needs {asked} free on a GPU that {request.env} holds: waits for its own tasks to "
+            "free memory",
+            set(),
+        )
     where = numbered(sorted(row.number for row in lacking))
-    return messages.NEEDS_ROOM_OF_LEFT(need=asked, env=request.env, gpus=where), set()
+    return (
+        f"needs {asked} free on {where}, where processes of {request.env} that left their tasks "
+        "still have memory",
+        set(),
+    )
 
 
 def _has_no_room(draft: Draft, request: Request, row: Candidate) -> bool:
@@ -186,9 +201,7 @@ def _has_no_room(draft: Draft, request: Request, row: Candidate) -> bool:
     )
 
 
-def _short_of_own_gpus(
-    draft: Draft, request: Request, ask: Ask, rows: Sequence[Candidate]
-) -> MessageLine:
+def _short_of_own_gpus(draft: Draft, request: Request, ask: Ask, rows: Sequence[Candidate]) -> str:
     """The beginning of the line: a drained GPU that it would share, or all of its quota in use."""
     left = max(0, ask.quota_gpus - sum(row.used for row in rows))
     quota = ask.quota_gpus + ask.elsewhere
@@ -199,30 +212,33 @@ def _short_of_own_gpus(
         if ask.elsewhere and gpu.drained
     ]
     if ask.reuse_below > 1 and drained and request.gpus <= left + shared + len(drained):
-        return messages.NEEDS_DRAINED_GPU(
-            gpus=gpus(request.gpus),
-            env=request.env,
-            quota=quota,
-            drained=numbered(sorted(drained)),
-            index=min(drained),
+        return (
+            f"needs {gpus(request.gpus)}; {request.env}'s quota of {quota} includes "
+            f"{numbered(sorted(drained))} (drained, no new task): waits for the tasks there, or an "
+            f"administrator runs `nodemgr gpu resume {min(drained)}` or raises the quota"
         )
-    return messages.NEEDS_QUOTA_GPUS(
-        gpus=gpus(request.gpus), quota=quota, env=request.env, left=left
+    return (
+        f"needs {gpus(request.gpus)} of the {quota} in {request.env}'s quota, {left} left: waits "
+        "for its own tasks"
     )
 
 
-def _short_of_gpus(request: Request, ask: Ask, rows: Sequence[Candidate], free: int) -> MessageLine:
+def _short_of_gpus(request: Request, ask: Ask, rows: Sequence[Candidate], free: int) -> str:
     """The beginning of the line: short of compute alone, or of GPUs."""
     else_fit = [row for row in rows if qualifies(row._replace(free_percent=WHOLE_PERCENT), ask)]
     lacks_compute = sum(qualifies(row, ask) for row in rows) < request.gpus <= len(else_fit)
     if not lacks_compute:
-        return messages.NEEDS_FREE_GPUS(gpus=gpus(request.gpus), free=free)
+        return f"needs {gpus(request.gpus)}, {free} free"
     most = max((row.free_percent for row in else_fit if not row.reserved), default=0)
     if most >= ask.percent:
-        return messages.NEEDS_COMPUTE_ON_MORE_GPUS(
-            gpus=gpus(request.gpus), percent=ask.percent, fitting=gpus(free)
+        return (
+            f"needs {gpus(request.gpus)} with {ask.percent} % of the compute free on each, and "
+            f"finds {gpus(free)}"
         )
-    return messages.NEEDS_COMPUTE(gpus=gpus(request.gpus), percent=ask.percent, free=most)
+    return (
+        f"needs {gpus(request.gpus)} with {ask.percent} % of the compute free, at most {most} % "
+        "free on any GPU"
+    )
 
 
 def of_resume(
@@ -232,11 +248,13 @@ def of_resume(
     assert request.resumes is not None
     task = draft.tasks[request.resumes]
     if task.suspension is not Suspension.SUSPENDED:
-        return messages.RESUME_AFTER_SUSPENSION(task=task.task_id)
+        return f"{task.task_id} is resumed when its suspension has ended"
     limit = draft.config.max_tasks_per_gpu
     lost = [row.number for row in rows if not draft.gpus[row.uuid].healthy]
     if lost:
-        return messages.RESUME_NEEDS_GPU(task=task.task_id, gpus=numbered(lost))
+        return (
+            f"{task.task_id} is suspended and waits for {numbered(lost)}, which the node has lost"
+        )
     roomless = [
         row
         for row in rows
@@ -246,7 +264,7 @@ def of_resume(
     ]
     short = roomless or [row for row in rows if not placement.has_share(draft, task, row)]
     if not short:
-        return messages.RESUME_AT_ONCE(task=task.task_id)
+        return f"{task.task_id} is resumed at once"
     names = numbered(row.number for row in short)
     needs = (
         messages.RESUME_NEEDS_ROOM(
@@ -256,20 +274,24 @@ def of_resume(
             free=gib(max(0, min(row.remaining_bytes for row in short))),
         )
         if roomless
-        else messages.RESUME_NEEDS_COMPUTE(
-            task=task.task_id, gpus=names, percent=task.granted_percent or WHOLE_PERCENT
+        else (
+            f"{task.task_id} is suspended and needs {task.granted_percent or WHOLE_PERCENT} % of "
+            f"the compute of {names} again"
         )
     )
     return "; ".join([needs, *_holders(draft, {row.uuid for row in short}, reserved)])
 
 
 def behind(request: Request, before: Request) -> str:
-    return messages.BEHIND_OWN(gpus=gpus(request.gpus), before=before.job_id or before.request_id)
+    return (
+        f"needs {gpus(request.gpus)}; {before.job_id or before.request_id} of its own environment "
+        "comes first"
+    )
 
 
 def nowhere(request: Request, why: str) -> str:
     """The line of a job with a launch host that is down."""
-    return messages.PLACE_DOWN(gpus=gpus(request.gpus), why=why) if request.gpus else why
+    return f"needs {gpus(request.gpus)}; {why}" if request.gpus else why
 
 
 def head_of(job: Job) -> str:
@@ -279,138 +301,222 @@ def head_of(job: Job) -> str:
 
 def of_head(job: Job) -> str:
     """The refusal of an order that its head alone gives."""
-    return messages.JOB_OF_HEAD(job=job.job_id, head=head_of(job))
+    return stated(
+        f"{job.job_id} is a job of the cluster of {head_of(job)}, which orders it",
+        f"give the order there; `nodemgr queue withdraw {job.job_id}` ends it here",
+        "refused",
+    )
 
 
 def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> str:
     """The line of a request that waited before its env's quota fell below its need."""
     if request.gpus > quota_gpus:
-        return messages.ABOVE_QUOTA(gpus=gpus(request.gpus), env=request.env, quota=quota_gpus)
-    return messages.ABOVE_MEMORY(
-        need=gib(request.memory_bytes or 0), env=request.env, limit=gib(limit_bytes)
+        return (
+            f"needs {gpus(request.gpus)}, but the quota of {request.env} is {quota_gpus} now: "
+            "waits until an admin raises it"
+        )
+    return (
+        f"needs {gib(request.memory_bytes or 0)} per GPU, but {request.env} may have at most "
+        f"{gib(limit_bytes)} now: waits until an admin raises its quota"
     )
 
 
 def above_node(draft: Draft, request: Request) -> str:
     """The line of a request that needs more GPUs than are in service."""
     quota, named_bytes = draft.envs[request.env].quota, request.memory_bytes or 0
-    of_lines: dict[Part, list[int]] = {}
+    of_lines: dict[tuple[Part, str], list[int]] = {}
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
         if named_bytes > accounting.full_grant(quota, gpu):
-            of_lines.setdefault(messages.TOO_SMALL, []).append(gpu.index)
+            of_lines.setdefault((messages.TOO_SMALL, ""), []).append(gpu.index)
         elif not gpu.usable:
             row = messages.GPU_DRAINED if gpu.healthy else messages.GPU_LOST
-            of_lines.setdefault(row, []).append(gpu.index)
+            of_lines.setdefault((row, lent_note(draft, gpu)), []).append(gpu.index)
     out = sum(map(len, of_lines.values()))
     return messages.ABOVE_NODE(
         gpus=gpus(request.gpus),
         fitting=len(draft.gpus) - out,
-        others="; ".join(row(gpus=numbered(indices)) for row, indices in of_lines.items()),
+        others="; ".join(
+            row(gpus=numbered(indices)) + note for (row, note), indices in of_lines.items()
+        ),
     )
+
+
+def lent_note(draft: Draft, gpu: Gpu) -> str:
+    """Behind the word drained, where no person has closed it."""
+    record = draft.gpu_records.get(gpu.uuid)
+    is_lent = gpu.drained and record is not None and record.drained_by == BY_LENDER
+    return f": {record.why}" if is_lent and record is not None else ""
 
 
 def share_above_quota(refusal: str) -> str:
     """The line of a request that waited before its env's class or share fell below its own."""
-    return messages.SHARE_ABOVE_QUOTA(refusal=refusal)
+    return f"waits until an admin raises its quota: {refusal}"
 
 
 def at_once(request: Request) -> str:
-    return messages.TURN_AT_ONCE(gpus=gpus(request.gpus))
+    return f"needs {gpus(request.gpus)}; has its turn at once"
 
 
 def away(request: Request) -> str:
-    return messages.DISCONNECTED(gpus=gpus(request.gpus))
+    return f"needs {gpus(request.gpus)}; its process is disconnected"
 
 
 def refusal(code: DenyCode, env: str, quota_gpus: int, asked: int, node_gpus: int) -> str:
     """Why a request can never be served as it stands: the limit, its owner, the remedy."""
     match code:
         case DenyCode.OVER_QUOTA:
-            return messages.OVER_QUOTA(gpus=gpus(asked), env=env, quota=quota_gpus)
+            return stated(
+                f"{gpus(asked)} asked, but the quota of {env} is {quota_gpus}",
+                f"ask for at most {quota_gpus}",
+                "quota",
+            )
         case DenyCode.MORE_THAN_NODE:
-            return messages.MORE_THAN_NODE_HAS(gpus=gpus(asked), node_gpus=node_gpus)
+            return stated(
+                f"{gpus(asked)} asked, but this node has {node_gpus}",
+                f"ask for at most {node_gpus}",
+                "quota",
+            )
         case _:
             if node_gpus == 0:
-                return messages.NODE_WITHOUT_GPU()
-            return messages.QUOTA_IS_ZERO(env=env) if quota_gpus == 0 else messages.NO_GPU_ASKED()
+                return stated(
+                    "this node has no GPU",
+                    "ask an admin, or run it without one (--gpus 0)",
+                    "quota",
+                )
+            return (
+                stated(
+                    f"the quota of {env} is 0 GPUs",
+                    f"an admin raises it (nodemgr quota set {env} --gpus N)",
+                    "quota",
+                )
+                if quota_gpus == 0
+                else stated("no GPU was asked for", "ask for at least one (--gpus 1)", "quota")
+            )
 
 
 def memory_above_limit(env: str, memory_bytes: int, limit_bytes: int) -> str:
-    return messages.MEMORY_ABOVE_LIMIT(need=gib(memory_bytes), env=env, limit=gib(limit_bytes))
+    return stated(
+        f"{gib(memory_bytes)} per GPU asked, but {env} may have at most {gib(limit_bytes)}",
+        "ask for less with --memory",
+        "quota",
+    )
 
 
 def would_not_wait(waiting_line: str) -> str:
-    return messages.WOULD_WAIT(waiting=waiting_line)
+    return stated(
+        f"not available at once: {waiting_line}", "wait for it (nodemgr run --wait 10min)"
+    )
 
 
 def waited_in_vain(waited_ns: int, waiting_line: str) -> str:
-    return messages.WAITED_IN_VAIN(seconds=round(waited_ns / 1e9), waiting=waiting_line)
+    return stated(
+        f"timed out after {round(waited_ns / 1000000000.0)} s: {waiting_line}",
+        "wait longer (nodemgr run --wait), or ask for less",
+    )
 
 
 def not_resumed(draft: Draft, task: Task) -> str:
     """Why a stalled task cannot go on with its lease."""
     lost = [gpu.index for uuid in task.gpus if not (gpu := draft.gpus[uuid]).healthy]
     if lost:
-        return messages.GPU_LOST_WHILE_STOPPED(gpus=numbered(lost))
+        return stated(f"{numbered(lost)} was lost while the task was stopped", "run it again")
     return messages.GPUS_WENT(gpus=numbered(draft.gpus[uuid].index for uuid in task.gpus))
 
 
 def taken_back(by: str) -> str:
-    return messages.TAKEN_BACK(by=by)
+    return stated(f"{by} took this task's GPUs back (nodemgr release)", "run it again to ask anew")
 
 
 def taken_out(by: str) -> str:
-    return messages.TAKEN_OUT(by=by)
+    return stated(
+        f"{by} took this request out of the queue (nodemgr release)", "run it again to ask anew"
+    )
 
 
 def no_quota(env: str) -> str:
-    return messages.ENV_WITHOUT_QUOTA(env=env)
+    return stated(
+        f"environment {env} has no quota on this node",
+        f"ask an admin (nodemgr quota set {env} --gpus N)",
+        "quota",
+    )
 
 
 def queue_full(name: str, waiting: int, cap: int) -> str:
     if cap == 0:
-        return messages.QUEUE_CLOSED(queue=name)
-    return messages.QUEUE_FULL(waiting=waiting, queue=name, cap=cap)
+        return stated(
+            f"queue {name} takes nothing at present, its cap is 0", "name another queue", "refused"
+        )
+    return stated(
+        f"queue {name} is full: {waiting} waiting, its cap is {cap}",
+        "try again later, or name another queue",
+        "refused",
+    )
 
 
-def no_queue(name: str, known: Iterable[str], meant: str = "") -> MessageLine:
+def no_queue(name: str, known: Iterable[str], meant: str = "") -> str:
     """`meant`: the end of the line, a guess at the name that was meant."""
-    return messages.NO_QUEUE(queue=name, known=", ".join(known), meant=meant)
+    return stated(f"there is no queue {name}", f"there are {', '.join(known)}{meant}", "not_found")
 
 
 def queue_above(env: str, row: QueueRow, limit: QueueRow | None) -> str:
     """The refusal of a queue that the env's users may not ask for."""
     if limit is None:
-        return messages.ABOVE_OWN_QUEUE(queue=row.name, env=env)
-    return messages.ABOVE_HIGHEST_QUEUE(
-        queue=row.name, rank=row.rank, env=env, highest=limit.name, highest_rank=limit.rank
+        return stated(
+            f"queue {row.name} is above what {env} may ask for",
+            f"ask an admin (nodemgr quota set {env} --max-priority {row.name})",
+            "quota",
+        )
+    return stated(
+        f"queue {row.name} has rank {row.rank}, and the highest that {env} may ask for is "
+        f"{limit.name} with rank {limit.rank}",
+        f"name that or a lower one, or ask an admin (nodemgr quota set {env} --max-priority "
+        f"{row.name})",
+        "quota",
     )
 
 
 def queue_of_others(row: QueueRow) -> str:
     """The refusal of a queue that names its users, for another user."""
     named = ", ".join([*row.users, *(f"@{group}" for group in row.groups)])
-    return messages.QUEUE_OF_OTHERS(queue=row.name, users=named)
+    return stated(
+        f"queue {row.name} is for {named} alone",
+        "name another queue, or ask an admin (nodemgr queue create --user)",
+        "quota",
+    )
 
 
 def no_job(name: str, env: str | None = None) -> str:
     if env is None:
-        return messages.NO_SUCH_JOB(job=name)
-    return messages.NO_JOB_TO_WAIT_FOR(env=env, job=name)
+        return stated(f"no job {name} waits or runs", "`nodemgr queue` shows them", "refused")
+    return stated(
+        f"{env} has no job {name}",
+        "name a job that waits, runs or has ended well (nodemgr queue, nodemgr history)",
+        "not_found",
+    )
 
 
 def too_many_jobs(whose: str, there: int, limit: int) -> str:
-    return messages.MANY_JOBS_THERE(owner=whose, there=there, limit=limit)
+    return stated(
+        f"{whose} has {there} jobs that wait or run, and {limit} are the most",
+        "wait for some to end",
+        "refused",
+    )
 
 
 def too_large_jobs(env: str, there_bytes: int, added_bytes: int, limit_bytes: int) -> str:
-    return messages.JOBS_TOO_LARGE(
-        env=env, there=mib(there_bytes), added=mib(added_bytes), limit=mib(limit_bytes)
+    return stated(
+        f"the jobs of {env} that wait or run take {mib(there_bytes)} in the manager's store, this "
+        f"adds {mib(added_bytes)}, and {mib(limit_bytes)} are the most (max_env_job_bytes)",
+        "wait for some to end, withdraw some, or submit with fewer variables (env -i)",
+        "refused",
     )
 
 
 def cpu_jobs(whose: str, running: int, setting: str) -> str:
-    return messages.CPU_JOBS(running=running, owner=whose, setting=setting)
+    return (
+        f"jobs of {whose} without a GPU: {running} run, as many as may ({setting}); waits for one "
+        "of them to end"
+    )
 
 
 def _size(size_bytes: int) -> str:
@@ -422,8 +528,8 @@ def _size(size_bytes: int) -> str:
 def _host(bound: Bound, amount: int | None) -> str:
     """`4 CPUs`, `8 GiB of host memory`."""
     if bound.is_memory:
-        return messages.OF_HOST_MEMORY(size=_size(amount or 0))
-    return "1 CPU" if amount == 1 else messages.OF_CPUS(count=amount or 0)
+        return f"{_size(amount or 0)} of host memory"
+    return "1 CPU" if amount == 1 else f"{amount or 0} CPUs"
 
 
 def host_above(run: RunSpec, bound: Bound) -> str:
@@ -432,38 +538,55 @@ def host_above(run: RunSpec, bound: Bound) -> str:
     option = "--host-memory" if bound.is_memory else "--cpus"
     limit = _host(bound, bound.most)
     if bound.env:
-        return messages.HOST_ABOVE_QUOTA(asked=asked, env=bound.env, limit=limit, option=option)
-    return messages.HOST_ABOVE_NODE(asked=asked, limit=limit, option=option)
+        return stated(
+            f"{asked} asked, but all jobs of {bound.env} together may have {limit}",
+            f"ask for less with {option}, or an admin for more (nodemgr quota set {bound.env} "
+            f"{option})",
+            "quota",
+        )
+    return stated(
+        f"{asked} asked, but this node has {limit}", f"ask for less with {option}", "quota"
+    )
 
 
 def short_of_host(request: Request, bound: Bound) -> str:
     asked = _host(bound, request.host_memory_bytes if bound.is_memory else request.cpus)
-    return messages.HOST_SHORT(
-        asked=asked,
-        used=_host(bound, bound.used),
-        limit=_host(bound, bound.most),
-        owner=bound.env or "this node",
+    jobs = (
+        f"needs {asked}; jobs of {bound.env or 'this node'} reserve "
+        f"{_host(bound, bound.used - bound.suspended_bytes)} of {_host(bound, bound.most)}"
     )
+    if bound.suspended_bytes:
+        return (
+            f"{jobs}, and suspended tasks have {_size(bound.suspended_bytes)} of GPU memory there; "
+            "waits for a job to end or a task to resume"
+        )
+    return f"{jobs}; waits for one of them to end"
 
 
 def behind_for_host(before: Request) -> str:
-    return messages.BEHIND_FOR_HOST(job=before.job_id)
+    return f"an earlier job, {before.job_id}, waits for CPUs or host memory"
 
 
 def held_by(by: str) -> str:
-    return messages.HELD_BY(by=by)
+    return f"held by {by}"
 
 
 def in_vain(awaited: str, how: JobState) -> str:
     """The reason of a job that waited for another one."""
     if how is JobState.WITHDRAWN:
-        return messages.AWAITED_WITHDRAWN(job=awaited)
-    return messages.AWAITED_FAILED(job=awaited)
+        return stated(
+            f"{awaited}, which it waits for, was withdrawn",
+            "submit it again, without that one or with a new one",
+            "not_found",
+        )
+    return stated(
+        f"{awaited}, which it waits for, failed", "mend that one and submit both again", "not_found"
+    )
 
 
 def job_is_under_way(job: Job) -> str:
     doing = "being ended" if job.state is JobState.STOPPING else job.state.value
-    return messages.JOB_UNDER_WAY(job=job.job_id, state=doing)
+    return stated(f"{job.job_id} is {doing}", "withdraw it, or requeue it", "refused")
 
 
 def interrupted(draft: Draft, attempt: Attempt) -> str:
@@ -472,8 +595,13 @@ def interrupted(draft: Draft, attempt: Attempt) -> str:
         return attempt.why
     gpu = draft.gpus.get(attempt.lost_gpu)
     if gpu is None:
-        return messages.LOST_GPU_UNKNOWN(why=attempt.why)
-    return messages.LOST_GPU_WHILE_RUN(index=gpu.index, why=attempt.why)
+        return f"its GPU was lost or failed while it ran ({attempt.why})"
+    return f"GPU {gpu.index} was lost or failed while it ran ({attempt.why})"
+
+
+def lacked_memory(said: str) -> str:
+    """Of a job that had the memory of earlier runs."""
+    return f"it needed more GPU memory than its earlier runs ({said}): that figure is left out now"
 
 
 def awaits_gpu_report(job: Job) -> bool:
@@ -488,64 +616,103 @@ def paused(job: Job) -> str:
     """The line of a job that is to be queued again, or to be judged."""
     until = clock_s(job.resumes_wall_ns or 0)
     if awaits_gpu_report(job):
-        return messages.AWAITS_GPU_REPORT(until=until, why=job.why)
-    if job.interruptions > 1:
-        return messages.PAUSED_AGAIN(
-            until=until, why=job.why, times=job.interruptions, job=job.job_id
+        return (
+            f"{job.why}: counts as the job's own failure at {until}, unless the driver reports a "
+            "GPU fault"
         )
-    return messages.PAUSED(until=until, why=job.why, job=job.job_id)
+    if job.interruptions > 1:
+        return (
+            f"paused until {until}, then back at its place: {job.why}, interruption "
+            f"{job.interruptions} in a row (nodemgr queue unhold {job.job_id} ends the pause)"
+        )
+    return (
+        f"paused until {until}, then back at its place: {job.why} (nodemgr queue unhold "
+        f"{job.job_id} ends the pause)"
+    )
 
 
 def gpu_health(gpu: Gpu) -> str:
     if gpu.healthy:
-        return messages.GPU_IS_BACK(index=gpu.index, name=gpu.name)
-    return messages.GPU_IS_LOST(index=gpu.index, name=gpu.name)
+        return notice(f"GPU {gpu.index} ({gpu.name}) is back")
+    return stated(
+        f"GPU {gpu.index} ({gpu.name}) is lost: what runs on it will fail",
+        "end the task and run it again",
+    )
 
 
 def gpu_warning(gpu: Gpu, record: GpuRecord | None) -> str:
     """Why the GPU is drained, lost or to be drained, and the remedy; empty: it serves well."""
     if gpu.drained and record is not None:
         if record.drained_by == BY_MANAGER:
-            return messages.GPU_DRAINED_BY_MANAGER(index=gpu.index, why=record.why)
+            return stated(
+                f"GPU {gpu.index} is drained ({record.why})",
+                f"nodemgr gpu repaired {gpu.index} brings it back after a repair",
+            )
+        if record.drained_by == BY_LENDER:
+            return stated(
+                f"GPU {gpu.index} is closed: {record.why}",
+                "it opens when the head of the cluster holds this node again",
+            )
         note = record.why and f": {record.why}"
-        return messages.GPU_DRAINED_BY_ORDER(index=gpu.index, by=record.drained_by, note=note)
+        return stated(
+            f"GPU {gpu.index} is drained (by order of {record.drained_by}{note})",
+            f"nodemgr gpu resume {gpu.index} ends that, nodemgr gpu repaired {gpu.index} after a "
+            "repair",
+        )
     if not gpu.healthy:
-        return messages.GPU_IS_MISSING(index=gpu.index)
+        return stated(
+            f"GPU {gpu.index} is lost, the driver does not show it or shows it as ill",
+            "nvidia-smi and dmesg have more",
+        )
     if record is not None and record.flapped:
-        return messages.GPU_STAYS_IN_USE(index=gpu.index)
+        return stated(
+            f"GPU {gpu.index} fails again and again and stays in use as the last one",
+            f"nodemgr gpu drain {gpu.index} takes it out, nodemgr gpu repaired {gpu.index} follows "
+            "a repair",
+        )
     return ""
 
 
 def violation(gpu: Gpu, row: Violation) -> str:
     """The audit's finding about a process."""
     owner = (
-        messages.OWNER_UNKNOWN()
+        "of no known environment"
         if row.env is None
-        else messages.OWNER_ENV(env=row.env)
+        else f"of {row.env}"
         if row.task_id is None
-        else messages.OWNER_TASK(env=row.env, task=row.task_id)
+        else f"of {row.env}/{row.task_id}"
     )
     if row.offence is Offence.OVER_SHARE:
-        return messages.USES_MORE_COMPUTE(
-            pid=row.pid, owner=owner, index=gpu.index,
-            used=row.used_percent, allowed=row.allowed_percent,
+        return (
+            f"process {row.pid} {owner} uses {row.used_percent} % of GPU {gpu.index}'s compute "
+            f"while its gate is closed; its share is {row.allowed_percent} %"
         )  # fmt: skip
     if row.offence is Offence.GARBLED_GATE:
-        return messages.GARBLES_GATE(pid=row.pid, owner=owner, index=gpu.index)
+        return (
+            f"process {row.pid} {owner}, or another one of its env, has written impossible words "
+            f"into the launch gate of GPU {gpu.index}"
+        )
     size = gib(row.memory_bytes)
     if row.offence is Offence.NO_LEASE:
-        return messages.USES_WITHOUT_LEASE(pid=row.pid, owner=owner, size=size, index=gpu.index)
-    return messages.USES_TOO_MUCH(
-        pid=row.pid, owner=owner, size=size, index=gpu.index, env=row.env,
-        allowed=gib(row.allowed_bytes),
+        return f"process {row.pid} {owner} uses {size} of GPU {gpu.index} without a lease"
+    return (
+        f"process {row.pid} {owner} uses {size} of GPU {gpu.index} beyond its charges; {row.env} "
+        f"may use {gib(row.allowed_bytes)} there"
     )  # fmt: skip
 
 
 def audit_note(draft: Draft, row: Violation) -> str:
     """The same for the process itself."""
     if row.offence in OF_COMPUTE:
-        return messages.COMPUTE_FINDING(finding=violation(draft.gpus[row.uuid], row))
-    return messages.AUDIT_FINDING(finding=violation(draft.gpus[row.uuid], row))
+        return stated(
+            f"by the launch gate, {violation(draft.gpus[row.uuid], row)}",
+            "run the program with the nodemgr library as it is, or ask an admin for a larger share "
+            "(nodemgr quota set --compute)",
+        )
+    return stated(
+        f"by the driver's figures, {violation(draft.gpus[row.uuid], row)}",
+        "free it, or ask an admin for more (nodemgr quota set)",
+    )
 
 
 def _holders(draft: Draft, barred: Container[Uuid], spared: Mapping[Uuid, Request]) -> list[str]:
@@ -560,7 +727,7 @@ def _holders(draft: Draft, barred: Container[Uuid], spared: Mapping[Uuid, Reques
         for gpu, indices in held.values()
     ]
     more = len(lines) - SHOWN_HOLDERS
-    return lines if more <= 0 else [*lines[:SHOWN_HOLDERS], messages.MORE_HOLDERS(count=more)]
+    return lines if more <= 0 else [*lines[:SHOWN_HOLDERS], f"and {more} more"]
 
 
 def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
@@ -572,7 +739,8 @@ def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
     ]
     if not ends:
         return []
-    end_wall_ns, task = min(ends, key=lambda end: end[0])
+    # Of equal ends always the same one: another at each pass would change the line for nothing.
+    end_wall_ns, task = min(ends, key=lambda end: (end[0], end[1].task_id))
     job = None if task.job_id is None else draft.jobs.get(task.job_id)
     return [
         messages.NEXT_KNOWN_END(
@@ -586,13 +754,11 @@ def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
 def _holder(draft: Draft, gpu: Gpu, before: Request | None, names: str) -> str:
     """`before`: the request for which this GPU is reserved; `names`: of GPUs with one holder."""
     if before is not None:
-        return messages.RESERVED_FOR(
-            gpus=names, env=before.env, task=before.job_id or before.request_id
-        )
+        return f"{names} kept for {before.env}/{before.job_id or before.request_id}"
     if not gpu.healthy:
         return messages.GPU_LOST(gpus=names)
     if gpu.drained:
-        return messages.GPU_DRAINED(gpus=names)
+        return messages.GPU_DRAINED(gpus=names) + lent_note(draft, gpu)
     there = [draft.tasks[task_id] for task_id in draft.gpu_tasks.members(gpu.uuid)]
     task = next((task for task in there if task.suspension is not Suspension.SUSPENDED), None)
     if task is not None:
@@ -601,17 +767,18 @@ def _holder(draft: Draft, gpu: Gpu, before: Request | None, names: str) -> str:
             parted = [draft.parted.get(key) for key in task.processes]
             known = [wall_ns for wall_ns in parted if wall_ns is not None]
             if known and len(known) == len(parted):
-                return messages.RUNS_ANOTHER(
-                    env=task.env, task=name, gpus=names, clock=since, since=clock(max(known))
+                return (
+                    f"{task.env}/{name} holds {names} since {since}, and runs another program "
+                    f"since {clock(max(known))}"
                 )
             return messages.SILENT_ON(env=task.env, task=name, gpus=names, clock=since)
         if task.task_id in draft.silent_jobs:
             return messages.SILENT_ON(env=task.env, task=name, gpus=names, clock=since)
-        return messages.HOLDS(env=task.env, task=name, gpus=names, clock=since)
+        return f"{task.env}/{name} holds {names} since {since}"
     if draft.charged.get(gpu.uuid):
-        return messages.FORMER_MEMORY(gpus=names)
+        return f"{names} not yet free of a former task's memory"
     if draft.unbooked.get(gpu.uuid):
-        return messages.USED_WITHOUT_LEASE(gpus=names)
+        return f"{names} in use by programs without a lease"
     return messages.TOO_SMALL(gpus=names)
 
 

@@ -43,11 +43,11 @@ def attempt(draft: Draft, entry: str) -> Iterator[bool]:
 
 def are_too_many(draft: Draft) -> bool:
     """Whether this step has set aside as many entries as one may."""
-    return "set_aside" in draft.seldom and len(draft.set_aside.changes) >= MOST_IN_A_STEP
+    return len(draft.set_aside.old) >= MOST_IN_A_STEP
 
 
 def has(draft: Draft, entry: str) -> bool:
-    return bool(draft.state.set_aside or "set_aside" in draft.seldom) and entry in draft.set_aside
+    return entry in draft.set_aside
 
 
 def put(draft: Draft, failed: EntryFailed) -> None:
@@ -75,7 +75,7 @@ def settle(draft: Draft, failed: EntryFailed) -> None:
 
 def take_back(draft: Draft) -> None:
     """At the begin of a pass: entries that are to be tried again take part in it."""
-    for row in list(draft.set_aside.values()) if draft.state.set_aside else ():
+    for row in list(draft.set_aside.values()):
         if row.again_ns > draft.now_ns:
             draft.at_latest(ASIDE, row.again_ns)
         elif row.facts != _facts(draft, row.entry):

@@ -14,21 +14,13 @@ A finding about memory comes first: a process has one violation on a GPU.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from nodemgr.core.lifecycle import audit
 from nodemgr.core.model.entities import OF_COMPUTE, ProcessKey, Uuid, Violation
 from nodemgr.core.model.events import ComputeAudited, ComputeFinding
 from nodemgr.core.model.values import replace
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.node_state import Readable
-
-
-class Violations(Protocol):
-    """The table of violations, in a State or in a Draft."""
-
-    @property
-    def violations(self) -> Readable[tuple[ProcessKey, Uuid], Violation]: ...
+from nodemgr.core.state.node_state import State
 
 
 def audited(draft: Draft, event: ComputeAudited) -> None:
@@ -41,7 +33,7 @@ def audited(draft: Draft, event: ComputeAudited) -> None:
             audit.fade(draft, violation)
 
 
-def is_news(book: Violations, findings: Iterable[ComputeFinding]) -> bool:
+def is_news(book: State, findings: Iterable[ComputeFinding]) -> bool:
     """Is there an offence, in this reading or until now?"""
     return any(True for _ in findings) or any(
         violation.offence in OF_COMPUTE for violation in book.violations.values()

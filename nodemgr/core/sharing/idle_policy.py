@@ -1,7 +1,7 @@
 """Idle tasks give their room to a request that waits: a warning first, then the quota's action.
 
 Knows: which task is idle, kept or warned, and the action. Must not know: how its idle time was
-measured, and which of several idle tasks must go (scheduler/preemption.py).
+measured, and which of several idle tasks must go (scheduler/victims.py).
 
 A task is idle from the time that its env's quota names (`--idle`). An action follows only while a
 request waits for the GPUs that it holds, and not before the warning has stood for a while. A use of
@@ -10,13 +10,14 @@ the GPU, or `nodemgr keep`, ends all this.
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import administration, leasing
-from nodemgr.core.model import messages
+from client_plugin.messages.form import Notice, stated
+from nodemgr.core.leases import answers, ends
+from nodemgr.core.lifecycle import administration
 from nodemgr.core.model.causes import LeaseEnd
 from nodemgr.core.model.entities import MS, Request, Task
 from nodemgr.core.model.events import IdleSeen, KeepTask
 from nodemgr.core.model.values import replace
-from nodemgr.core.scheduler import preemption
+from nodemgr.core.scheduler import victims
 from nodemgr.core.scheduler.allocator import Shortage
 from nodemgr.core.scheduler.placement import PlacementResult
 from nodemgr.core.sharing import suspension
@@ -62,7 +63,7 @@ def give_room(draft: Draft, request: Request, result: PlacementResult) -> None:
     """Idle tasks are warned, and then suspended or released, for a request that waits."""
     if result.answer is not Shortage.NODE:
         return
-    idle = preemption.victims(draft, result.ask, result.rows, lambda task: may_go(draft, task))
+    idle = victims.victims(draft, result.ask, result.rows, lambda task: may_go(draft, task))
     named = {task.task_id for task in idle}
     for task_id in [task_id for task_id in draft.idle_warned if task_id not in named]:
         draft.idle_warned.drop(task_id)
@@ -102,9 +103,16 @@ def _span(draft: Draft, task: Task) -> str:
 def _warn(draft: Draft, task: Task, request: Request) -> None:
     draft.idle_warned.put(task.task_id, draft.now_ns)
     row = (
-        messages.IDLE_RELEASE_WARNING
+        Notice(
+            "{task} has used no GPU for {span}, and a task of {env} waits: in {seconds} s its GPUs "
+            "are taken back; %gpu keep 2h, or `nodemgr keep {task} --for 2h`, prevents it"
+        )
         if draft.envs[task.env].quota.when_idle == "release"
-        else messages.IDLE_SUSPEND_WARNING
+        else Notice(
+            "{task} has used no GPU for {span}, and a task of {env} waits: in {seconds} s its GPU "
+            "memory goes to host memory; %gpu keep 2h, or `nodemgr keep {task} --for 2h`, prevents "
+            "it"
+        )
     )
     text = row(
         task=task.task_id,
@@ -112,7 +120,7 @@ def _warn(draft: Draft, task: Task, request: Request) -> None:
         env=request.env,
         seconds=WARNING_MS // 1_000,
     )
-    leasing.send_note(draft, task, text)
+    answers.send_note(draft, task, text)
 
 
 def _act(draft: Draft, task: Task, request: Request) -> None:
@@ -120,5 +128,9 @@ def _act(draft: Draft, task: Task, request: Request) -> None:
     if draft.envs[task.env].quota.when_idle == "suspend":
         suspension.begin(draft, task)
         return
-    why = messages.IDLE_RELEASED(span=_span(draft, task), env=request.env)
-    leasing.fence(draft, task, LeaseEnd.TAKEN_BACK, why, by="nodemgr")
+    why = stated(
+        f"its GPUs were taken back after {_span(draft, task)} without a use, for a task of "
+        f"{request.env}",
+        "run it again to ask anew",
+    )
+    ends.fence(draft, task, LeaseEnd.TAKEN_BACK, why, by="nodemgr")

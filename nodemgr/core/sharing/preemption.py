@@ -1,6 +1,6 @@
 """Best-effort tasks go, so that a latency-sensitive request gets its memory or task slot.
 
-Knows: how a task is made to go. Must not know: which task (scheduler/preemption.py).
+Knows: how a task is made to go. Must not know: which task (scheduler/victims.py).
 
 The mildest means goes first. Compute is taken in the step that serves the request: a share shrinks,
 at last to 0, which closes the gate. For memory or a task slot, tasks are suspended. A suspended
@@ -16,10 +16,9 @@ from __future__ import annotations
 from functools import partial
 
 from nodemgr.core.lifecycle import jobs
-from nodemgr.core.model import messages
 from nodemgr.core.model.entities import MS, UNDER_WAY, JobState, Request, Task, TaskClass
 from nodemgr.core.model.schema import EXEMPT
-from nodemgr.core.scheduler import preemption
+from nodemgr.core.scheduler import victims
 from nodemgr.core.scheduler.allocator import Shortage
 from nodemgr.core.scheduler.placement import PlacementResult
 from nodemgr.core.sharing import suspension
@@ -33,7 +32,7 @@ def preempt(draft: Draft, request: Request, result: PlacementResult) -> None:
     if result.answer is not Shortage.NODE:
         return
     for is_able in (_can_be_suspended, can_go):
-        tasks = preemption.victims(draft, result.ask, result.rows, partial(is_able, draft))
+        tasks = victims.victims(draft, result.ask, result.rows, partial(is_able, draft))
         for task in tasks:
             _make_go(draft, task, request)
         if tasks:
@@ -81,8 +80,10 @@ def _make_go(draft: Draft, task: Task, request: Request) -> None:
         suspension.wish_resume(draft, task)
         return
     job = draft.jobs[task.job_id]
-    why = messages.PREEMPTED_FOR(env=request.env)
-    then = messages.WAS_PREEMPTED(request=request.job_id or request.request_id)
+    why = f"a latency-sensitive request of {request.env} needs the memory or the place of its GPU"
+    if task.suspension_fault:
+        why += f", and the job could not be suspended ({task.suspension_fault})"
+    then = f"preempted for {request.job_id or request.request_id}"
     noted = jobs.noted(job, draft.wall_ns, BY, then)
     jobs.stop(draft, noted, JobState.QUEUED, why, yields=True)
     draft.publish("job.requeued", {**jobs.facts(job), "by": BY, "position": None, "reason": why})

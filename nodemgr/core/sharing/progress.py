@@ -10,7 +10,7 @@ rest of its time; where it reports no total, the forecast gives the number of st
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import leasing
+from nodemgr.core.leases import begins
 from nodemgr.core.model.entities import MS, Progress, Task, TaskClass, Uuid
 from nodemgr.core.model.events import Progressed
 from nodemgr.core.model.values import replace
@@ -35,7 +35,7 @@ def is_due(state: State, task_id: str, now_ns: int) -> bool:
 def progressed(draft: Draft, event: Progressed) -> None:
     process = draft.processes.get(event.process)
     task = None if process is None or process.fenced else draft.tasks.get(process.task_id)
-    if task is None or not is_due(draft.state, task.task_id, draft.now_ns):
+    if task is None or not is_due(draft, task.task_id, draft.now_ns):
         return
     if event.total is not None and not event.done <= event.total > 0:
         return
@@ -78,8 +78,8 @@ def _keep_time(draft: Draft, task: Task, report: Progress) -> bool:
         return False
     for task_id, percent in change.taken:
         other = draft.tasks[task_id]
-        leasing.set_share(draft, other, (other.granted_percent or 0) - percent)
-    leasing.set_share(draft, task, change.share_percent)
+        begins.set_share(draft, other, (other.granted_percent or 0) - percent)
+    begins.set_share(draft, task, change.share_percent)
     return True
 
 

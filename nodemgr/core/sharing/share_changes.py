@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from nodemgr.core.lifecycle import leasing
+from nodemgr.core.leases import begins
 from nodemgr.core.model.entities import Uuid
 from nodemgr.core.state import compute
 from nodemgr.core.state.draft import Draft
@@ -32,5 +32,5 @@ def grow(draft: Draft, reserved: Container[Uuid]) -> bool:
         free = min([compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus])
         if free > 0:
             has_grown = True
-            leasing.set_share(draft, task, min(asked, granted + free))
+            begins.set_share(draft, task, min(asked, granted + free))
     return has_grown

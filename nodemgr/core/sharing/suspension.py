@@ -14,8 +14,10 @@ The time limit and the deadline of a suspended task stand still until it goes on
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import administration, leasing
-from nodemgr.core.model import effects, messages
+from client_plugin.messages.form import Message, Notice, notice, stated
+from nodemgr.core.leases import answers, begins, ends, memory_grants
+from nodemgr.core.lifecycle import administration
+from nodemgr.core.model import effects
 from nodemgr.core.model.entities import MS, Request, Suspension, Task, TaskClass, TaskState
 from nodemgr.core.model.events import (
     Resumed,
@@ -24,6 +26,7 @@ from nodemgr.core.model.events import (
     Suspended,
     SuspendFailed,
     SuspendTask,
+    SuspensionMeasured,
 )
 from nodemgr.core.model.schema import Figures
 from nodemgr.core.model.values import maker, replace
@@ -58,7 +61,7 @@ def suspend(draft: Draft, event: SuspendTask) -> None:
     task = named(draft, event)
     if task is None:
         return
-    waiting = draft.requests.get(leasing.resume_id(task.task_id))
+    waiting = draft.requests.get(ends.resume_id(task.task_id))
     if waiting is not None and waiting.resumes is not None and not waiting.askers:
         draft.drop_request(waiting)
         draft.wake_scheduler()
@@ -78,7 +81,7 @@ def begin(draft: Draft, task: Task) -> None:
 
 def wish_resume(draft: Draft, task: Task) -> Request:
     """The request by which it waits for its room; a new one if there is none."""
-    request_id = leasing.resume_id(task.task_id)
+    request_id = ends.resume_id(task.task_id)
     waiting = draft.requests.get(request_id)
     if waiting is not None:
         return waiting
@@ -91,7 +94,7 @@ def wish_resume(draft: Draft, task: Task) -> Request:
         memory_bytes=None,
         command=task.command,
         priority=draft.envs[task.env].quota.priority if job is None else job.priority,
-        sequence=leasing.record_id(task.task_id),
+        sequence=begins.record_id(task.task_id),
         since_ns=draft.now_ns,
         since_wall_ns=draft.wall_ns,
         wait_ms=None,
@@ -111,16 +114,26 @@ def serve(draft: Draft, request: Request, figures: Figures) -> None:
     task = draft.tasks[request.resumes]
     _count(draft, task, -1)
     if task.task_class is TaskClass.LATENCY_SENSITIVE and task.compute_percent is not None:
-        leasing.take_compute(draft, task.granted_percent or 0, task.gpus)
+        begins.take_compute(draft, task.granted_percent or 0, task.gpus)
     if task.task_class is TaskClass.BEST_EFFORT and task.compute_percent is not None:
         free = [compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus]
         task = replace(task, granted_percent=min(task.compute_percent, *free))
     task = replace(task, suspension=Suspension.RESUMING)
     draft.put_task(task)
-    leasing.raise_pending(draft)  # a task that began meanwhile has named memory in the grant, too
+    # A task that began meanwhile has named memory in the grant, too.
+    memory_grants.raise_pending(draft)
     draft.emit(effects.ResumeProcesses(task.task_id, task.processes))
     if request.askers:
-        leasing.admit(draft, task, request.askers, figures)
+        begins.admit(draft, task, request.askers, figures)
+
+
+def measured(draft: Draft, event: SuspensionMeasured) -> None:
+    """Stored before a limit is raised by it: the next manager knows how far to lower it."""
+    task = draft.tasks.get(event.task_id)
+    if task is None or task.suspension is not Suspension.SUSPENDING:
+        return
+    draft.put_task(replace(task, suspended_bytes=event.memory_bytes))
+    draft.emit(effects.SuspendProcesses(task.task_id, task.processes, event.memory_bytes))
 
 
 def suspended(draft: Draft, event: Suspended) -> None:
@@ -128,20 +141,31 @@ def suspended(draft: Draft, event: Suspended) -> None:
     if task is None or task.suspension is not Suspension.SUSPENDING:
         return
     _goes_out(draft, task)
-    leasing.send_note(draft, task, messages.SUSPENDED_NOTE(task=task.task_id))
+    answers.send_note(
+        draft,
+        task,
+        notice(
+            f"the GPU memory of {task.task_id} is in host memory now, because another task waits "
+            "or by `nodemgr suspend`; nothing is lost, and the next use of the GPU or `nodemgr "
+            f"resume {task.task_id}` brings it back"
+        ),
+    )
 
 
 def suspend_failed(draft: Draft, event: SuspendFailed) -> None:
     task = draft.tasks.get(event.task_id)
     if task is None or task.suspension is not Suspension.SUSPENDING:
         return
-    reason = messages.SUSPEND_UNDONE(task=task.task_id, reason=event.reason)
+    reason = stated(
+        f"{task.task_id} is not suspended and goes on: {event.reason}",
+        f"`nodemgr release {task.task_id}` takes its GPUs back",
+    )
     _publish_failed(draft, task, event.reason)
     if event.is_out:
         _goes_out(draft, replace(task, suspension_fault=event.reason))
         return
     _goes_on(draft, replace(task, suspension_fault=event.reason))
-    leasing.send_note(draft, task, reason)
+    answers.send_note(draft, task, reason)
 
 
 def resumed(draft: Draft, event: Resumed) -> None:
@@ -171,8 +195,15 @@ def resume_failed(draft: Draft, event: ResumeFailed) -> None:
     if event.again:
         wish_resume(draft, draft.tasks[task.task_id])
     if is_news:
-        row = messages.RESUME_WAITS if event.again else messages.RESUME_FAILED
-        leasing.send_note(draft, task, row(task=task.task_id, reason=event.reason))
+        row = (
+            Notice("{task} is not resumed yet: {reason}")
+            if event.again
+            else Message(
+                "the GPU memory of {task} did not come back: {reason}",
+                "try `nodemgr resume {task}` once more, else end its processes",
+            )
+        )
+        answers.send_note(draft, task, row(task=task.task_id, reason=event.reason))
 
 
 def _goes_out(draft: Draft, task: Task) -> None:
@@ -187,8 +218,8 @@ def _goes_out(draft: Draft, task: Task) -> None:
 
 
 def _goes_on(draft: Draft, task: Task) -> None:
-    request = draft.requests.get(leasing.resume_id(task.task_id))
-    task = replace(task, suspension=Suspension.NONE)
+    request = draft.requests.get(ends.resume_id(task.task_id))
+    task = replace(task, suspension=Suspension.NONE, suspended_bytes=None)
     if task.suspended_since_ns is not None:
         away_ms = max(0, draft.now_ns - task.suspended_since_ns) // MS
         more_ms = task.suspended_ms + away_ms
@@ -199,7 +230,7 @@ def _goes_on(draft: Draft, task: Task) -> None:
     draft.put_task(task)
     if request is not None:  # of a suspension that failed
         draft.drop_request(request)
-        leasing.admit(draft, task, request.askers, {})
+        begins.admit(draft, task, request.askers, {})
     draft.at_latest("silence", draft.now_ns + draft.config.timeout_ms * MS)
     draft.wake_scheduler()
 
@@ -222,4 +253,4 @@ def _publish_failed(draft: Draft, task: Task, reason: str) -> None:
 
 
 def _facts(draft: Draft, task: Task) -> dict[str, object]:
-    return {"env": task.env, "task": task.task_id, **leasing.named_gpus(draft, task.gpus)}
+    return {"env": task.env, "task": task.task_id, **answers.named_gpus(draft, task.gpus)}

@@ -1,4 +1,4 @@
-"""The state as tables, the draft of one step over it, and its sums and queues.
+"""The state as tables with an undo log of the open step, and its sums and queues.
 
 May import: nodemgr.core.model.
 """

@@ -8,11 +8,7 @@ callers and their purposes.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from nodemgr.core.model.entities import (
-    Config,
-    Env,
     Gpu,
     Grant,
     Process,
@@ -21,30 +17,7 @@ from nodemgr.core.model.entities import (
     Uuid,
 )
 from nodemgr.core.model.values import replace
-from nodemgr.core.state.node_state import Readable
-
-
-class ChargeTables(Protocol):
-    """The tables that these sums read."""
-
-    @property
-    def config(self) -> Config: ...
-    @property
-    def gpus(self) -> Readable[Uuid, Gpu]: ...
-    @property
-    def envs(self) -> Readable[str, Env]: ...
-    @property
-    def grants(self) -> Readable[tuple[str, Uuid], Grant]: ...
-    @property
-    def charged(self) -> Readable[Uuid, int]: ...
-    @property
-    def env_charged(self) -> Readable[str, int]: ...
-    @property
-    def unreclaimed_alive(self) -> Readable[tuple[str, Uuid], int]: ...
-    @property
-    def unbooked(self) -> Readable[Uuid, int]: ...
-    @property
-    def unreclaimed_dead(self) -> Readable[tuple[str, Uuid], int]: ...
+from nodemgr.core.state.node_state import State
 
 
 def active_tasks(grant: Grant | None) -> int:
@@ -69,7 +42,7 @@ def on_gpu(grant: Grant | None) -> int:
     return grant.memory_bytes
 
 
-def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
+def used_gpus(book: State, env: str) -> list[Gpu]:
     """The GPUs with `is_used` true: each counts against the env's quota."""
     grant_of = book.grants.get
     return [
@@ -81,7 +54,7 @@ def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
     ]
 
 
-def is_used(book: ChargeTables, env: str, uuid: Uuid) -> bool:
+def is_used(book: State, env: str, uuid: Uuid) -> bool:
     """Whether the GPU is healthy and the env holds it through a task that is not stalled.
 
     This is `used` in docs/allocation.md. A drained GPU is used until its tasks end. A lost one is
@@ -106,31 +79,40 @@ def least_of(quota: Quota, gpu: Gpu, memory_bytes: int | None, most_bytes: int |
     return full_bytes if most_bytes is None else min(full_bytes, memory_bytes or 0)
 
 
-def least(book: ChargeTables, grant: Grant) -> int:
+def least(book: State, grant: Grant) -> int:
     """The promised part of a grant: the least memory of its tasks if all have a range.
 
     With any other task, it is the quota's.
     """
-    full_bytes = full_grant(book.envs[grant.env].quota, book.gpus[grant.uuid])
+    return _least_of_quota(book.envs[grant.env].quota, book.gpus[grant.uuid], grant)
+
+
+def _least_of_quota(quota: Quota, gpu: Gpu, grant: Grant) -> int:
+    full_bytes = full_grant(quota, gpu)
     if grant.elastic_tasks and grant.elastic_tasks == grant.tasks:
         return min(full_bytes, grant.kept_bytes)
-    return grant.memory_bytes if book.envs[grant.env].quota.gpus == 0 else full_bytes
+    return grant.memory_bytes if quota.gpus == 0 else full_bytes
 
 
-def target(book: ChargeTables, grant: Grant) -> int:
+def target(book: State, grant: Grant) -> int:
     """The size that a grant should have: 0 without an active task, else the promised part.
 
     An elastic one keeps what it has beyond. A quota that was lowered to no GPU at all takes nothing
     away.
     """
+    env = book.envs.get(grant.env)
+    return target_of(None if env is None else env.quota, book.gpus.get(grant.uuid), grant)
+
+
+def target_of(quota: Quota | None, gpu: Gpu | None, grant: Grant) -> int:
     if active_tasks(grant) == 0:
         return 0
-    env = book.envs.get(grant.env)
-    if env is None or env.quota.gpus == 0:
+    if quota is None or quota.gpus == 0:
         return grant.memory_bytes
+    assert gpu is not None, "a grant's GPU has a row"
     if not grant.most_bytes:
-        return full_grant(env.quota, book.gpus[grant.uuid])
-    return max(grant.memory_bytes, least(book, grant))
+        return full_grant(quota, gpu)
+    return max(grant.memory_bytes, _least_of_quota(quota, gpu, grant))
 
 
 def with_task(grant: Grant, kept_bytes: int, most_bytes: int | None) -> Grant:
@@ -145,7 +127,7 @@ def with_task(grant: Grant, kept_bytes: int, most_bytes: int | None) -> Grant:
     )
 
 
-def charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
+def charge(book: State, env: str, uuid: Uuid) -> int:
     """An env's charge for a GPU, in bytes of the env's quota.
 
     The grant contains the memory of lost but living processes, since the env's ledger sums it.
@@ -157,20 +139,20 @@ def charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
     return max(0 if grant is None else grant.memory_bytes, alive_bytes) + dead_bytes
 
 
-def gpu_charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
+def gpu_charge(book: State, env: str, uuid: Uuid) -> int:
     """The same in bytes of the GPU's memory: the grant of suspended tasks takes none."""
     alive_bytes = book.unreclaimed_alive.get((env, uuid)) or 0
     dead_bytes = book.unreclaimed_dead.get((env, uuid)) or 0
     return max(on_gpu(book.grants.get((env, uuid))), alive_bytes) + dead_bytes
 
 
-def return_bytes(book: ChargeTables, grant: Grant) -> int:
+def return_bytes(book: State, grant: Grant) -> int:
     """The growth of the GPU's charge if one of the grant's suspended tasks came back."""
     alive_bytes = book.unreclaimed_alive.get((grant.env, grant.uuid)) or 0
     return max(0, grant.memory_bytes - max(on_gpu(grant), alive_bytes))
 
 
-def need(book: ChargeTables, env: str, uuid: Uuid, grant: Grant | None, memory_bytes: int) -> int:
+def need(book: State, env: str, uuid: Uuid, grant: Grant | None, memory_bytes: int) -> int:
     """The growth of an env's charge on a GPU if its grant there were `memory_bytes`."""
     held_bytes = 0 if grant is None else grant.memory_bytes
     alive_bytes = book.unreclaimed_alive.get((env, uuid))
@@ -179,7 +161,7 @@ def need(book: ChargeTables, env: str, uuid: Uuid, grant: Grant | None, memory_b
     return max(0, memory_bytes - held_bytes)
 
 
-def most(book: ChargeTables, grant: Grant) -> int:
+def most(book: State, grant: Grant) -> int:
     """The largest grant that the room in its GPU and in its env's quota allows."""
     room_bytes = gpu_room(book, book.gpus[grant.uuid])
     quota_bytes = quota_room(book, grant.env)
@@ -191,12 +173,12 @@ def most(book: ChargeTables, grant: Grant) -> int:
     )
 
 
-def capacity(book: ChargeTables, gpu: Gpu) -> int:
+def capacity(book: State, gpu: Gpu) -> int:
     """The bytes of a GPU that may be promised (promise 1)."""
     return int(gpu.memory_total_bytes * book.config.memory_overcommit)
 
 
-def gpu_room(book: ChargeTables, gpu: Gpu) -> int:
+def gpu_room(book: State, gpu: Gpu) -> int:
     """A GPU's bytes that are neither promised nor taken by others.
 
     The number is below zero if lost processes hold more than the GPU has to spare. Then not even a
@@ -207,7 +189,7 @@ def gpu_room(book: ChargeTables, gpu: Gpu) -> int:
     )
 
 
-def quota_room(book: ChargeTables, env: str) -> int | None:
+def quota_room(book: State, env: str) -> int | None:
     """The rest of an env's memory quota, below zero after it was lowered; None without one."""
     quota = book.envs[env].quota
     return (
@@ -217,12 +199,12 @@ def quota_room(book: ChargeTables, env: str) -> int | None:
     )
 
 
-def gpu_remaining(book: ChargeTables, gpu: Gpu) -> int:
+def gpu_remaining(book: State, gpu: Gpu) -> int:
     """`gpu_room` as reported: at least 0."""
     return max(0, gpu_room(book, gpu))
 
 
-def env_remaining(book: ChargeTables, env: str) -> int | None:
+def env_remaining(book: State, env: str) -> int | None:
     """`quota_room` as reported: at least 0."""
     room_bytes = quota_room(book, env)
     return None if room_bytes is None else max(0, room_bytes)

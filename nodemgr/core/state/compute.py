@@ -30,7 +30,7 @@ def computes(task: Task) -> bool:
 
 def in_use(draft: Draft) -> bool:
     """Whether any task has a share. If not, plain tasks need none of these sums."""
-    return bool(draft.state.compute) or "compute" in draft.seldom
+    return draft.compute.is_used()
 
 
 def free_percent(draft: Draft, uuid: Uuid, *, plain: bool) -> int:

@@ -7,17 +7,9 @@ thousand would be ten thousand processes at once.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from nodemgr.core.model.entities import Config
-from nodemgr.core.state.node_state import Readable
-
-
-class CpuJobTables(Protocol):
-    @property
-    def config(self) -> Config: ...
-    @property
-    def cpu_jobs(self) -> Readable[str, int]: ...
+from nodemgr.core.state.node_state import State
 
 
 class Limit(NamedTuple):
@@ -28,7 +20,7 @@ class Limit(NamedTuple):
     setting: str
 
 
-def limit(book: CpuJobTables, env: str) -> Limit | None:
+def limit(book: State, env: str) -> Limit | None:
     """Why one more of this env does not start now; None: it may."""
     mine, every = book.cpu_jobs.get(env) or 0, sum(book.cpu_jobs.values())
     if mine >= book.config.max_env_cpu_jobs:

@@ -1,17 +1,19 @@
-"""A state as one step would leave it: a read sees the state through the step's own changes.
+"""The state as a step changes it: in place, until the step is kept or undone.
 
-Knows: which sums and indices follow from which rows, and how all changes are written to the state.
+Knows: which sums and indices follow from which rows, and how a step is kept and undone.
 Must not know: why a row changes (the modules beside manager.py), and the result of all changes
 together (manager.py).
 
 Rows are written only by the methods named after them. These keep every index and sum correct, so a
-reader never counts.
+reader never counts. The queue, the deadlines and the indices of jobs are no tables: they follow
+once the step is kept, so a pass walks the queue while entries leave it, and nothing of them is
+undone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from typing import TypeVar
 
 from nodemgr.core.model import array_rows, job_ids
@@ -23,6 +25,7 @@ from nodemgr.core.model.entities import (
     MS,
     UNDER_WAY,
     Asker,
+    Config,
     ConnectionId,
     ElasticLease,
     Ended,
@@ -55,12 +58,10 @@ from nodemgr.core.model.schema import (
 )
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import accounting, cpu_jobs, host_use
-from nodemgr.core.state.node_state import Overlay, Overlays, State, first
+from nodemgr.core.state.node_state import State, Table, first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk, line_name
 
 EVERY_STATE = frozenset(JobState)
-OF_PASSES = ("launch_hosts", "unconfirmed")
-"""Tables that say which requests take part in a pass."""
 NEW = 1 << 62
 """Above every number of a queue."""
 
@@ -74,27 +75,33 @@ def line_of(request: Request) -> str:
     return line_name(request.priority, CLASS_ORDER[request.task_class])
 
 
-class Draft(Overlays):
-    """Reads like a State."""
+class Draft(State):
+    """A state with a step: `begin`, the changes, then `settle` or `undo`."""
 
-    __slots__ = (
-        "config", "effects", "history", "now_ns", "payloads", "published", "stamped_ns", "version",
-        "wakes_scheduler", "wall_ns",
-    )  # fmt: skip
-
-    def __init__(self, state: State) -> None:
-        super().__init__(state)
-        self.state: State = state
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
         self.now_ns = 0
         """Time of the step: monotonic,"""
         self.wall_ns = 0
         """and on the wall clock."""
-        self.stamped_ns = state.stamped_ns
-        self.version = state.version
-        self.config = state.config
-        self._begin_step()
+        self.step = 0
+        """The number of the last step that began."""
+        self.is_open = False
+        """It is neither kept nor undone."""
+        self._stamped_before_ns = 0
+        self._begin_results()
 
-    def _begin_step(self) -> None:
+    def begin(self, now_ns: int, wall_ns: int) -> None:
+        """Raises ValueError if the last step is neither kept nor undone."""
+        if self.is_open:
+            raise ValueError("a step begins when the one before it is applied or discarded")
+        self.is_open = True
+        self.step += 1
+        self.now_ns, self.wall_ns = now_ns, wall_ns
+        self._stamped_before_ns = self.stamped_ns
+        self._begin_results()
+
+    def _begin_results(self) -> None:
         """Empties the step's results, which are in no table of the state."""
         self.history: dict[str, Ended | None] = {}
         """Jobs that ended; None: an ended job runs again."""
@@ -104,6 +111,11 @@ class Draft(Overlays):
         self.published: list[Publish] = []
         self.wakes_scheduler = False
         """Written by wake_scheduler and scheduler_ran."""
+
+    def at(self, now_ns: int) -> Draft:
+        """The state as a pass would find it now. Between steps, to be read."""
+        self.now_ns = now_ns
+        return self
 
     # Rows: each method writes one table and all that follows from it.
 
@@ -127,6 +139,7 @@ class Draft(Overlays):
                 self.gpu_tasks.add(uuid, task.task_id)
         if task.compute_percent is not None:
             self._count_share(before, task)
+        self._count_suspended(before, task)
         if task.state is TaskState.STALLED:
             self.stalled.put(task.task_id, True)
         elif before is not None and before.state is TaskState.STALLED:
@@ -141,6 +154,14 @@ class Draft(Overlays):
         """Its job is not silent any more: it was heard, is suspended, or has no process left."""
         self.silent_jobs.drop(task_id)
         self.schedule(("kill", task_id), None)
+
+    def _count_suspended(self, before: Task | None, after: Task | None) -> None:
+        """Counts the host memory of suspensions to the node, to no environment."""
+        more = (after.suspended_bytes or 0 if after else 0) - (
+            before.suspended_bytes or 0 if before else 0
+        )
+        if more:
+            _add(self.host_bytes, host_use.NODE, more)
 
     def _count_share(self, before: Task | None, after: Task | None) -> None:
         task = before or after
@@ -186,21 +207,20 @@ class Draft(Overlays):
         if lease is not None:
             self.put_elastic(replace(lease, recalls=()))
             self.elastics.drop(task_id)
-            if task_id in self.declined_until:
-                self.declined_until.drop(task_id)
+            self.declined_until.drop(task_id)
 
     def drop_task(self, task: Task) -> None:
         if task.compute_percent is not None:
             self._count_share(self.tasks.get(task.task_id), None)
-        if self.state.elastics or "elastics" in self.seldom:
+        self._count_suspended(self.tasks.get(task.task_id), None)
+        if self.elastics.is_used():
             self._drop_elastic(task.task_id)
             for uuid in task.gpus:
                 self.calm_since.drop(uuid)
         self.tasks.drop(task.task_id)
         if task.task_id in self.silent_jobs:
             self.drop_silence(task.task_id)
-        if task.task_id in self.state.progress:
-            self.progress.drop(task.task_id)
+        self.progress.drop(task.task_id)
         self.task_of_token.drop((task.env, task.token))
         self.env_tasks.remove(task.env, task.task_id)
         for uuid in task.gpus:
@@ -246,12 +266,17 @@ class Draft(Overlays):
 
     def _shrinks(self, grant: Grant, least_bytes: int) -> None:
         """Asks for figures at once if the grant may shrink further than before this step."""
-        before = self.state.grants.get((grant.env, grant.uuid))
+        before = self.grants.before((grant.env, grant.uuid))
         further = before is None or least_bytes < max(
-            accounting.target(self.state, before), before.caps_bytes
+            self._target_before(before), before.caps_bytes
         )
         if further and least_bytes < grant.memory_bytes:
             self.at_latest("figures", self.now_ns)
+
+    def _target_before(self, grant: Grant) -> int:
+        """The size that the grant should have had before the step."""
+        env, gpu = self.envs.before(grant.env), self.gpus.before(grant.uuid)
+        return accounting.target_of(None if env is None else env.quota, gpu, grant)
 
     def drop_grant(self, grant: Grant) -> None:
         self._write_grant(grant.env, grant.uuid, None)
@@ -278,7 +303,7 @@ class Draft(Overlays):
         """A limit that changes by itself makes an order to lower it void."""
         is_elastic = grant is not None and grant.most_bytes > 0
         _mark(self.elastic_grants, key, is_elastic)
-        if key in self.lowerings and (
+        if (
             not is_elastic
             or grant is None
             or before is None
@@ -312,7 +337,7 @@ class Draft(Overlays):
         _add(self.charged, uuid, gpu_now_bytes - gpu_bytes)
         _add(self.env_charged, env, now_bytes - charge_bytes)
 
-    def _sum_of(self, unreclaimed: UnreclaimedMemory) -> Overlay[EnvGpu, int]:
+    def _sum_of(self, unreclaimed: UnreclaimedMemory) -> Table[EnvGpu, int]:
         return self.unreclaimed_alive if unreclaimed.alive else self.unreclaimed_dead
 
     def put_request(self, request: Request) -> None:
@@ -338,8 +363,7 @@ class Draft(Overlays):
         self.reasons.drop(request.request_id)
         self.positions.drop(request.request_id)
         _mark(self.wants_figures, request.request_id, False)
-        if request.request_id in self.state.set_aside:
-            self.set_aside.drop(request.request_id)
+        self.set_aside.drop(request.request_id)
         self.schedule(("wait", request.request_id), None)
         for asker in request.askers:
             self._forget_asker(request.env, asker)
@@ -392,6 +416,7 @@ class Draft(Overlays):
         The caller writes its next state: an element that was queued is so without a request here.
         """
         own, rest = array_rows.split(row, job_id)
+        own = replace(own, request_id=None)
         self.put_job(own)
         request = None if row.request_id is None else self.requests[row.request_id]
         if rest is not None:
@@ -461,10 +486,8 @@ class Draft(Overlays):
             self.disconnect(process)
             self.connections.put(process, connection)
             self.process_of_connection.put(connection, process)
-            if process in self.parted:
-                self.parted.drop(process)
-        if process in self.state.away:
-            self.come_back(process)
+            self.parted.drop(process)
+        self.come_back(process)
 
     def disconnect(self, process: ProcessKey) -> None:
         connection = self.connections.get(process)
@@ -484,13 +507,13 @@ class Draft(Overlays):
     def schedule(self, deadline: Deadline, due_ns: int | None) -> None:
         if due_ns is not None:
             self.agenda.put(deadline, due_ns)
-        elif deadline in self.agenda:
+        else:
             self.agenda.drop(deadline)
 
     def due(self) -> list[Deadline]:
-        """Due deadlines of the applied state, earliest first."""
-        end = bisect_left(self.state.deadlines, (self.now_ns + 1, ("", "")))
-        return [deadline for _, deadline in self.state.deadlines[:end]]
+        """The deadlines that were due when the step began, earliest first."""
+        end = bisect_left(self.deadlines, (self.now_ns + 1, ("", "")))
+        return [deadline for _, deadline in self.deadlines[:end]]
 
     def at_latest(self, timer: str, due_ns: int) -> None:
         """Sets a timer, unless it is set to an earlier time."""
@@ -501,42 +524,49 @@ class Draft(Overlays):
     # The end of the step.
 
     def settle(self, inadmissible: Set[str] = frozenset()) -> None:
-        """Writes the changes into the state, once.
+        """The step is kept: what is no table follows.
 
         `inadmissible`: the envs that passes skip from now on, until something of theirs changes.
-
-        Raises ValueError if this draft or another was written since the draft was made.
         """
-        state = self.state
-        if self.version != state.version:
-            raise ValueError("a transition is applied once, to the state that it was made for")
-        state.version += 1
-        state.stamped_ns = self.stamped_ns
-        for deadline, due_ns in self.agenda.changes.items():
-            _reschedule(state, deadline, due_ns)
-        for name, row in self.queues.changes.items() if "queues" in self.seldom else ():
+        self.version += 1
+        for deadline, before_ns, due_ns in self.agenda.changes():
+            self._reschedule(deadline, before_ns, due_ns)
+        for name, _, row in self.queues.changes():
             if row is None:
-                state.queue.remove(name)
+                self.queue.remove(name)
             else:
-                state.queue.configure(name, row.rank)
+                self.queue.configure(name, row.rank)
         for env in self.readmitted():
-            state.queue.readmit(env)
-        if self.requests.changes:
-            _requeue(state, self.requests.changes)
+            self.queue.readmit(env)
+        if self.requests.old:
+            _requeue(self)
         for env in inadmissible:
-            state.queue.set_inadmissible(env)
-        records = self.records.changes
-        for task_id, record in records.items():
+            self.queue.set_inadmissible(env)
+        for task_id, _, record in self.records.changes():
             if record is not None and record.ended_wall_ns is not None:
-                records[task_id] = None
-        if "jobs" in self.seldom:
-            _file_jobs(state, self.jobs.changes)
+                del self.records[task_id]
+        if self.jobs.old:
+            _file_jobs(self)
         for table in self.changed:
-            table.settle()
-        self.changed.clear()  # breaks a cycle: the step needs no garbage collection
-        _stop_timers(state)
-        if self.seldom and ("elastics" in self.seldom or "elastic_grants" in self.seldom):
-            _stop_elastic_timers(state)
+            table.old.clear()
+        self.changed.clear()
+        self.is_open = False
+        _stop_timers(self)
+
+    def undo(self) -> None:
+        """The step has happened nowhere: every row is as it was before."""
+        for table in self.changed:
+            table.undo()
+        self.changed.clear()
+        self.stamped_ns = self._stamped_before_ns
+        self.is_open = False
+        self._begin_results()
+
+    def _reschedule(self, deadline: Deadline, before_ns: int | None, due_ns: int | None) -> None:
+        if before_ns is not None:
+            del self.deadlines[bisect_left(self.deadlines, (before_ns, deadline))]
+        if due_ns is not None:
+            insort(self.deadlines, (due_ns, deadline))
 
     # Used by handlers.
 
@@ -554,39 +584,39 @@ class Draft(Overlays):
 
     def stamp(self, size: int = 1) -> int:
         """A stamp for the end of a queue; the first of so many."""
-        stamp_ns = max(self.stamped_ns + 1, self.state.queue_now(self.now_ns))
+        stamp_ns = max(self.stamped_ns + 1, self.queue_now(self.now_ns))
         self.stamped_ns = stamp_ns + size - 1
         return stamp_ns
 
     def front_ns(self, name: str) -> int:
         """The earliest queue time of the queue's waiting requests; now if none."""
-        changes = self.requests.changes
         firsts = [
-            first(entry for entry in line if changes.get(entry, entry) is not None)
-            for line in self.state.queue.lines_of(name)
+            first(entry for entry in line if entry in self.requests)
+            for line in self.queue.lines_of(name)
         ]
-        own = [
-            request.request_id
-            for request in changes.values()
-            if request is not None
-            and request.priority == name
-            and request.request_id not in self.state.queue
+        stamps = [self.requests[entry].queued_ns for entry in firsts if entry is not None]
+        stamps += [request.queued_ns for request in self._own() if request.priority == name]
+        return min(stamps, default=self.queue_now(self.now_ns))
+
+    def _own(self) -> list[Request]:
+        """This step's own requests: the queue has them once the step is kept."""
+        return [
+            request
+            for request_id in self.requests.old
+            if (request := self.requests.get(request_id)) is not None
+            and request_id not in self.queue
         ]
-        stamps = [self.requests[entry].queued_ns for entry in (*firsts, *own) if entry is not None]
-        return min(stamps, default=self.state.queue_now(self.now_ns))
 
     def walk(self) -> Walk:
         """Walks the requests in the order of service, including this step's own.
 
         (Requests that it took out stay in.) Readmits the inadmissible envs that this step changed.
         """
-        changed = [request for request in self.requests.changes.values() if request is not None]
-        queue = self.state.queue
-        walk = queue.walk(self.readmitted(), {each.request_id: each.size for each in changed})
-        for request in changed:
-            if request.request_id not in queue:
-                order, group = self.order(request), request.equivalence_group
-                walk.join(request.request_id, order, group, request.size)
+        sizes = {key: now.size for key, _, now in self.requests.changes() if now is not None}
+        walk = self.queue.walk(self.readmitted(), sizes)
+        for request in self._own():
+            order, group = self.order(request), request.equivalence_group
+            walk.join(request.request_id, order, group, request.size)
         return walk
 
     def readmitted(self) -> Iterable[str]:
@@ -594,36 +624,32 @@ class Draft(Overlays):
 
         If it changed a GPU, a place or an unconfirmed job: all inadmissible envs.
         """
-        inadmissible = self.state.queue.inadmissible()
+        inadmissible = self.queue.inadmissible()
         if not inadmissible:
             return ()
-        if self.gpus.changes or any(
-            name in self.seldom and self.seldom[name].changes for name in OF_PASSES
-        ):
+        if self.gpus.old or self.launch_hosts.old or self.unconfirmed.old:
             return list(inadmissible)
-        before = self.state.requests
         rows = [
             row
-            for key, after in self.requests.changes.items()
-            for row in (before.get(key), after)
+            for _, before, after in self.requests.changes()
+            for row in (before, after)
             if row is not None
         ]
         return inadmissible & {
-            *self.envs.changes,
-            *(env for env, _ in self.grants.changes),
+            *self.envs.old,
+            *(env for env, _ in self.grants.old),
             *(row.env for row in rows),
         }
 
     def inadmissible_envs(self) -> Set[str]:
         """The envs that a walk leaves out."""
-        return self.state.queue.inadmissible() - set(self.readmitted())
+        return self.queue.inadmissible() - set(self.readmitted())
 
     def order(self, request: Request) -> ServiceOrder:
         """Its place in the order of service. This step's own stand last among equal stamps."""
-        queue = self.state.queue
-        if request.request_id in queue:
-            return queue.order(request.request_id)
-        return queue.order_of(line_of(request), request.queued_ns, NEW + request.sequence)
+        if request.request_id in self.queue:
+            return self.queue.order(request.request_id)
+        return self.queue.order_of(line_of(request), request.queued_ns, NEW + request.sequence)
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
@@ -657,14 +683,14 @@ def _counted_percent(task: Task | None) -> int:
     return 0 if task.suspension is Suspension.SUSPENDED else task.granted_percent
 
 
-def _mark(marks: Overlay[K, bool], key: K, marked: bool) -> None:
+def _mark(marks: Table[K, bool], key: K, marked: bool) -> None:
     if marked:
         marks.put(key, True)
-    elif key in marks:
+    else:
         marks.drop(key)
 
 
-def _add(sums: Overlay[K, int], key: K, more: int) -> None:
+def _add(sums: Table[K, int], key: K, more: int) -> None:
     """A zero sum has no row."""
     if more:
         total = (sums.get(key) or 0) + more
@@ -674,24 +700,15 @@ def _add(sums: Overlay[K, int], key: K, more: int) -> None:
             sums.drop(key)
 
 
-def _reschedule(state: State, deadline: Deadline, due_ns: int | None) -> None:
-    before = state.agenda.get(deadline)
-    if before is not None:
-        del state.deadlines[bisect_left(state.deadlines, (before, deadline))]
-    if due_ns is not None:
-        insort(state.deadlines, (due_ns, deadline))
-
-
-def _file_jobs(state: State, changes: Mapping[str, Job | None]) -> None:
-    """The indices of jobs, whose table still has the jobs as they were."""
+def _file_jobs(draft: Draft) -> None:
+    """The indices of jobs."""
     for index, states in (
-        (state.living, EVERY_STATE),
-        (state.held_or_dependent, HELD_OR_DEPENDENT),
-        (state.under_way, UNDER_WAY),
+        (draft.living, EVERY_STATE),
+        (draft.held_or_dependent, HELD_OR_DEPENDENT),
+        (draft.under_way, UNDER_WAY),
     ):
         came, gone = [], []
-        for job_id, job in changes.items():
-            before = state.jobs.get(job_id)
+        for _, before, job in draft.jobs.changes():
             if before is not None and before.state not in states:
                 before = None
             if job is not None and job.state not in states:
@@ -704,40 +721,19 @@ def _file_jobs(state: State, changes: Mapping[str, Job | None]) -> None:
         index.change(came, gone)
 
 
-def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
-    """Withdraws removed requests.
-
-    Inserts new ones at the fronts (last first), then at the ends. Then merges those with a stamp in
-    between. An array's row that an element left is new if it goes behind another.
-    """
-    queue = state.queue
+def _requeue(draft: Draft) -> None:
+    """Withdraws removed requests, and inserts new ones by stamp."""
+    queue = draft.queue
     came: list[Request] = []
-    for request_id, request in changes.items():
+    for request_id, _, request in draft.requests.changes():
         if request is None:
             if request_id in queue:
                 queue.withdraw(request_id)
         elif request_id not in queue:
             came.append(request)
-        elif request.size != queue.size(request_id) and not queue.shrink(
-            request_id, request.queued_ns, request.size
-        ):
-            queue.withdraw(request_id)
-            came.append(request)
-    came.sort(key=lambda request: (request.queued_ns, request.sequence))
-    names = {line_of(request) for request in came}
-    fronts, ends = ({name: at(name) for name in names} for at in (queue.front, queue.end))
-    first: list[Request] = []
-    last: list[Request] = []
-    between: dict[str, list[Request]] = {}
-    for request in came:
-        front_ns, end_ns = fronts[line_of(request)], ends[line_of(request)]
-        if front_ns is None or end_ns is None or request.queued_ns >= end_ns:
-            last.append(request)
-        elif request.queued_ns < front_ns:
-            first.append(request)
-        else:
-            between.setdefault(line_of(request), []).append(request)
-    for request in (*reversed(first), *last):
+        elif request.size != queue.size(request_id):
+            queue.resize(request_id, request.queued_ns, request.size)
+    for request in sorted(came, key=lambda request: request.sequence):
         queue.insert(
             line_of(request),
             request.request_id,
@@ -745,20 +741,6 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
             request.equivalence_group,
             request.owner,
             request.size,
-        )
-    for name, requests in between.items():
-        queue.merge(
-            name,
-            [
-                (
-                    request.request_id,
-                    request.queued_ns,
-                    request.equivalence_group,
-                    request.owner,
-                    request.size,
-                )
-                for request in requests
-            ],
         )
 
 
@@ -772,10 +754,6 @@ def _stop_timers(state: State) -> None:
         state.timers.pop(ASIDE, None)
     if not state.requests:
         state.timers.pop(EXEMPT, None)
-
-
-def _stop_elastic_timers(state: State) -> None:
-    """After a step that may have ended the last elastic lease or grant."""
     if not state.elastics:
         state.timers.pop(RESIZES, None)
     if not state.elastic_grants:

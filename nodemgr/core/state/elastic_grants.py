@@ -26,7 +26,7 @@ IN_USE_BEATS = 3
 
 def any_there(draft: Draft) -> bool:
     """Whether any elastic grant exists. If not, no step pays for them."""
-    return bool(draft.state.elastic_grants) or "elastic_grants" in draft.seldom
+    return draft.elastic_grants.is_used()
 
 
 def there(draft: Draft) -> list[Grant]:
@@ -164,7 +164,7 @@ def _returning_bytes(draft: Draft, grants: Collection[Grant]) -> int:
 
 def _coming_gpus_bytes(draft: Draft, env: str) -> int:
     """The memory of GPUs that the env's elastic tasks may still get: GPUs come before memory."""
-    if not (draft.state.elastics or "elastics" in draft.seldom):
+    if not draft.elastics.is_used():
         return 0
     quota = draft.envs[env].quota
     largest = max(draft.gpus.values(), key=lambda gpu: gpu.memory_total_bytes)

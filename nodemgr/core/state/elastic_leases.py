@@ -26,7 +26,7 @@ class HeldGpu(NamedTuple):
 
 def any_there(draft: Draft) -> bool:
     """Whether any elastic lease exists. If not, no step pays for them."""
-    return bool(draft.state.elastics) or "elastics" in draft.seldom
+    return draft.elastics.is_used()
 
 
 def of_task(draft: Draft, task_id: str) -> ElasticLease | None:

@@ -6,22 +6,19 @@ GPUs, cgroups. Interactive use reserves nothing; the environment's cgroup bounds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from nodemgr.core.model.entities import Config, Env, Quota, Request, RunSpec
-from nodemgr.core.state.node_state import Readable
+from nodemgr.core.model.entities import Config, Quota, Request, RunSpec
+from nodemgr.core.state.node_state import State
+
+NODE = ""
+"""In place of an env: the host memory of suspended tasks, which no quota counts."""
 
 
-class HostUseTables(Protocol):
-    @property
-    def config(self) -> Config: ...
-    @property
-    def envs(self) -> Readable[str, Env]: ...
-    @property
-    def host_cpus(self) -> Readable[str, int]: ...
-    @property
-    def host_bytes(self) -> Readable[str, int]: ...
+Reserved = tuple[str, bool]
+"""An env or NODE; whether of its memory, else of its processors."""
 
 
 class Bound(NamedTuple):
@@ -32,6 +29,8 @@ class Bound(NamedTuple):
     is_memory: bool
     used: int
     most: int
+    suspended_bytes: int = 0
+    """Of `used`, the GPU memory of suspended tasks."""
 
 
 def needs(run: RunSpec | Request) -> bool:
@@ -61,30 +60,54 @@ def with_defaults(
 
 
 def short_of(
-    book: HostUseTables, env: str, run: RunSpec | Request, *, when_alone: bool = False
+    book: State, env: str, run: RunSpec | Request, *, when_alone: bool = False
 ) -> Bound | None:
     """The first bound that the job does not fit in now, the env's before the node's; None: it fits.
 
     `when_alone`: beside no other job, so it never fits.
     """
+    for asked, bound in _bounds(book, env, run):
+        if asked + (0 if when_alone else bound.used) > bound.most:
+            return bound
+    return None
+
+
+def _bounds(book: State, env: str, run: RunSpec | Request) -> Iterator[tuple[int, Bound]]:
+    """Each bound of what the job asks for, the env's before the node's."""
     quota, config = book.envs[env].quota, book.config
     for is_memory, asked, mine, table, node in (
         (False, run.cpus, quota.cpus, book.host_cpus, config.node_cpus),
         (True, run.host_memory_bytes, quota.host_memory_bytes, book.host_bytes,
          config.node_memory_bytes),
     ):  # fmt: skip
-        if asked is None:
-            continue
-        used = 0 if when_alone else table.get(env) or 0
-        if mine is not None and used + asked > mine:
-            return Bound(env, is_memory, used, mine)
-        every = 0 if when_alone else sum(table.values())
-        if node and every + asked > node:
-            return Bound("", is_memory, every, node)
-    return None
+        if asked is not None and mine is not None:
+            yield asked, Bound(env, is_memory, table.get(env) or 0, mine)
+        if asked is not None and node:
+            yield asked, Bound(NODE, is_memory, sum(table.values()), node, table.get(NODE) or 0)
 
 
-def beyond(book: HostUseTables, request: Request) -> Bound | None:
+def keeps(env: str, bound: Bound, run: RunSpec | Request) -> Counter[Reserved]:
+    """The amounts that a job keeps which waits at this bound.
+
+    Of its own quota alone, or of that and the node.
+    """
+    amounts = ((False, run.cpus), (True, run.host_memory_bytes))
+    return Counter(
+        {(whose, is_memory): n for whose in {env, bound.env} for is_memory, n in amounts if n}
+    )
+
+
+def has_room_beside(
+    book: State, env: str, run: RunSpec | Request, reserved: Mapping[Reserved, int]
+) -> bool:
+    """Whether the job leaves the amounts that earlier jobs keep."""
+    return all(
+        asked + bound.used + reserved.get((bound.env, bound.is_memory), 0) <= bound.most
+        for asked, bound in _bounds(book, env, run)
+    )
+
+
+def beyond(book: State, request: Request) -> Bound | None:
     """The bound that a waiting job exceeds since it was lowered; None: it may fit in."""
     if not needs(request):
         return None

@@ -1,9 +1,9 @@
-"""The state of the manager: its tables, each declared once, and one step's changes in them.
+"""The state of the manager: its tables, each declared once, and what the open step changes in them.
 
-A table is declared with its name, the types of its keys and rows, and its kind in the store. A
-State has it as a dictionary; a Draft sees it through the changes of one step (Overlay, Groups), so
-`step` is pure and costs no more than its change. With its first change a table enters itself into
-the step's list of changed tables. Any module may read; only Draft.settle writes into the state.
+A step changes the tables in place. Each table keeps the rows that the step has changed as they were
+before it; so the step is undone, or kept, at the cost of its change. With its first change a table
+enters itself into the state's list of changed tables. Any module may read; rows are written by
+draft.py alone.
 
 Knows: the tables, and the values that follow from them at once. Must not know: how and why a row
 changes (draft.py, and the modules beside manager.py), nor clocks, sockets, files.
@@ -12,8 +12,7 @@ changes (draft.py, and the modules beside manager.py), nor clocks, sockets, file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nodemgr.core.model.entities import (
     MS,
@@ -43,160 +42,123 @@ from nodemgr.core.model.entities import (
     Violation,
 )
 from nodemgr.core.model.schema import Deadline, EnvGpu
-from nodemgr.core.model.values import filler
 from nodemgr.core.state.job_index import JobIndex
 from nodemgr.core.state.work_queue import WorkQueue
 
 K = TypeVar("K")
 V = TypeVar("V")
-K_in = TypeVar("K_in", contravariant=True)
-V_out = TypeVar("V_out", covariant=True)
 
 
-class Readable(Protocol[K_in, V_out]):
-    """The reads that a plain dictionary and an Overlay offer."""
+class Table(dict[K, V]):
+    """Rows by key. None stands for nothing there, so no row is None."""
 
-    def get(self, key: K_in, /) -> V_out | None: ...
-    def __getitem__(self, key: K_in, /) -> V_out: ...
-    def values(self) -> Iterable[V_out]: ...
-    def __len__(self) -> int: ...
+    __slots__ = ("changed", "old", "stored")
 
-
-class Overlay(Generic[K, V]):
-    """A dictionary and what one step changes in it.
-
-    None stands for nothing there, so no value is None. As long as nothing is changed, `get` is the
-    dictionary's own.
-    """
-
-    __slots__ = ("base", "changed", "changes", "get", "stored")
-
-    def __init__(self, base: dict[K, V], changed: list[Table]) -> None:
-        self.base = base
+    def __init__(
+        self, changed: list[AnyTable], stored: tuple[str, Callable[[Any], str]] | None = None
+    ) -> None:
+        super().__init__()
         self.changed = changed
-        self.changes: dict[K, V | None] = {}
-        self.get: Callable[[K], V | None] = base.get
-        self.stored: tuple[str, Callable[[Any], str]] | None = None
+        self.old: dict[K, V | None] = {}
+        """The rows that the open step has changed, as they were before it."""
+        self.stored = stored
         """Its kind in the store, and how a key is written there; None: it follows from others."""
 
-    def __getitem__(self, key: K, /) -> V:
-        value = self.get(key)
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def __contains__(self, key: K) -> bool:
-        return self.get(key) is not None
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self) if self.changes else len(self.base)
-
-    def __iter__(self) -> Iterator[K]:
-        changes = self.changes
-        if not changes:
-            yield from self.base
-            return
-        for key in self.base:
-            if key not in changes:
-                yield key
-        for key, value in changes.items():
-            if value is not None:
-                yield key
-
-    def values(self) -> Iterator[V]:
-        if not self.changes:
-            return iter(self.base.values())
-        return (self[key] for key in self)
-
     def put(self, key: K, value: V) -> None:
-        if not self.changes:
-            self._begin()
-        self.changes[key] = value
+        old = self.old
+        if key not in old:
+            if not old:
+                self.changed.append(self)
+            old[key] = self.get(key)
+        self[key] = value
 
     def drop(self, key: K) -> None:
         """Drops the key; an absent key is no error."""
-        if not self.changes:
-            self._begin()
-        self.changes[key] = None
+        if key in self:
+            before, old = self.pop(key), self.old
+            if key not in old:
+                if not old:
+                    self.changed.append(self)
+                old[key] = before
 
-    def _begin(self) -> None:
-        """From now on `get` sees changes."""
-        self.get = partial(_through, self.changes, self.base)
-        self.changed.append(self)
+    def before(self, key: K) -> V | None:
+        """The row as it was before the open step."""
+        return self.old[key] if key in self.old else self.get(key)
 
-    def settle(self) -> None:
-        base = self.base
-        for key, value in self.changes.items():
-            if value is None:
-                base.pop(key, None)
+    def changes(self) -> Sequence[tuple[K, V | None, V | None]]:
+        """Each row that the open step has changed: its key, as it was, and as it is."""
+        if not self.old:
+            return ()
+        now = self.get
+        return [(key, before, now(key)) for key, before in self.old.items()]
+
+    def is_used(self) -> bool:
+        """Whether it has a row, or had one before the open step."""
+        return bool(self or self.old)
+
+    def undo(self) -> None:
+        """A row that the step dropped comes back at the end: nothing depends on their order."""
+        for key, before in self.old.items():
+            if before is None:
+                self.pop(key, None)
             else:
-                base[key] = value
+                self[key] = before
+        self.old.clear()
 
 
-def _through(changes: dict[K, V | None], base: dict[K, V], key: K) -> V | None:
-    return changes[key] if key in changes else base.get(key)
+class Groups(dict[K, dict[V, int]]):
+    """Sets of members by key, in the order of their arrival; each member has its number in it."""
 
+    __slots__ = ("arrivals", "changed", "old")
 
-class Groups(Generic[K, V]):
-    """Sets of members by key, and what one step changes in them.
+    stored = None
 
-    A member is added and removed at most once a step.
-    """
-
-    __slots__ = ("added", "base", "changed", "removed", "stored")
-
-    def __init__(self, base: dict[K, dict[V, None]], changed: list[Table]) -> None:
-        self.base = base
+    def __init__(self, changed: list[AnyTable], _stored: None = None) -> None:
+        super().__init__()
         self.changed = changed
-        self.added: dict[K, dict[V, None]] = {}
-        self.removed: dict[K, set[V]] = {}
-        self.stored = None
+        self.arrivals = 0
+        self.old: list[tuple[K, V, int]] = []
+        """The open step's changes in turn: a member came (0), or that of this number went."""
 
     def members(self, key: K) -> Iterator[V]:
-        removed: set[V] | frozenset[V] = self.removed.get(key, frozenset())
-        for member in self.base.get(key, ()):
-            if member not in removed:
-                yield member
-        yield from self.added.get(key, ())
+        return iter(self.get(key, ()))
 
     def count(self, key: K) -> int:
-        """How many members there are, without looking at each."""
-        return (
-            len(self.base.get(key, ()))
-            - len(self.removed.get(key, ()))
-            + len(self.added.get(key, ()))
-        )
+        return len(self.get(key, ()))
 
     def add(self, key: K, member: V) -> None:
-        self._begin()
-        self.added.setdefault(key, {})[member] = None
+        self._keep(key, member, 0)
+        self.arrivals += 1
+        self.setdefault(key, {})[member] = self.arrivals
 
     def remove(self, key: K, member: V) -> None:
-        self._begin()
-        added = self.added.get(key)
-        if added is not None and member in added:
-            del added[member]
-        else:
-            self.removed.setdefault(key, set()).add(member)
+        self._keep(key, member, self._take(key, member))
 
-    def _begin(self) -> None:
-        if not self.added and not self.removed:
+    def _take(self, key: K, member: V) -> int:
+        group = self[key]
+        number = group.pop(member)
+        if not group:
+            del self[key]
+        return number
+
+    def _keep(self, key: K, member: V, number: int) -> None:
+        if not self.old:
             self.changed.append(self)
+        self.old.append((key, member, number))
 
-    def settle(self) -> None:
-        base = self.base
-        for key, members in self.removed.items():
-            group = base[key]
-            for member in members:
-                del group[member]
-            if not group:
-                del base[key]
-        for key, added in self.added.items():
-            if added:
-                base.setdefault(key, {}).update(added)
+    def undo(self) -> None:
+        """Each member is at its place again: the first of a GPU's tasks is named as its holder."""
+        for key, member, number in reversed(self.old):
+            if number:
+                self.setdefault(key, {})[member] = number
+            else:
+                self._take(key, member)
+        for key in {key for key, _, number in self.old if number} & self.keys():
+            self[key] = dict(sorted(self[key].items(), key=lambda row: row[1]))
+        self.old.clear()
 
 
-Table = Overlay[Any, Any] | Groups[Any, Any]
+AnyTable = Table[Any, Any] | Groups[Any, Any]
 
 
 def first(members: Iterable[V]) -> V | None:
@@ -204,194 +166,169 @@ def first(members: Iterable[V]) -> V | None:
     return next(iter(members), None)
 
 
-class Declared:
-    """A table.
+class Declared(NamedTuple):
+    """How a state makes a table."""
+
+    kind: type[Any]
+    stored: tuple[str, Callable[[Any], str]] | None
+
+
+def table(kind: str | None = None, key_text: Callable[[Any], str] = str) -> Any:
+    """A table of rows by key.
 
     `kind` is its kind in the store, None if it follows from others or a restart forgets it;
     `key_text` writes a key there.
-    `seldom`: a draft makes it at a step's first access. A grant, a join, a release and a death use
-    none of these tables, and each step's duration delays a client.
     """
-
-    view: type[Any]
-
-    def __init__(
-        self,
-        kind: str | None = None,
-        key_text: Callable[[Any], str] = str,
-        *,
-        seldom: bool = False,
-    ) -> None:
-        self.stored = None if kind is None else (kind, key_text)
-        self.seldom = seldom
+    return Declared(Table, None if kind is None else (kind, key_text))
 
 
-class Of(Declared, Generic[K, V]):
-    """Rows by key. The overloads are for the type checker alone (see DECLARED)."""
-
-    view = Overlay
-
-    @overload
-    def __get__(self, owner: Rows, kind: type) -> dict[K, V]: ...
-    @overload
-    def __get__(self, owner: Overlays, kind: type) -> Overlay[K, V]: ...
-    def __get__(self, owner: Any, kind: type) -> Any:
-        raise AttributeError
-
-
-class GroupsOf(Declared, Generic[K, V]):
-    """Sets of members by key, in the order of their arrival."""
-
-    view = Groups
-
-    @overload
-    def __get__(self, owner: Rows, kind: type) -> dict[K, dict[V, None]]: ...
-    @overload
-    def __get__(self, owner: Overlays, kind: type) -> Groups[K, V]: ...
-    def __get__(self, owner: Any, kind: type) -> Any:
-        raise AttributeError
+def groups() -> Any:
+    return Declared(Groups, None)
 
 
 class Tables:
     """The stored tables come first, in the order in which a restart restores them."""
 
-    __slots__ = ()
-
-    gpus = Of[Uuid, Gpu]("gpu")
-    envs = Of[str, Env]("env")
-    tasks = Of[str, Task]("task")
-    processes = Of[ProcessKey, Process]("process")
-    grants = Of[EnvGpu, Grant]("grant", "/".join)
-    requests = Of[str, Request]("request")
-    unreclaimed = Of[tuple[ProcessKey, Uuid], UnreclaimedMemory]("residue", "/".join)
-    records = Of[str, Record]("record")
+    gpus: Table[Uuid, Gpu] = table("gpu")
+    envs: Table[str, Env] = table("env")
+    tasks: Table[str, Task] = table("task")
+    processes: Table[ProcessKey, Process] = table("process")
+    grants: Table[EnvGpu, Grant] = table("grant", "/".join)
+    requests: Table[str, Request] = table("request")
+    unreclaimed: Table[tuple[ProcessKey, Uuid], UnreclaimedMemory] = table("residue", "/".join)
+    records: Table[str, Record] = table("record")
     """Records of leases that have not ended, by task."""
-    queues = Of[str, QueueRow]("queue", seldom=True)
+    queues: Table[str, QueueRow] = table("queue")
     """Queues as they were set; empty: Config's presets."""
-    gpu_records = Of[Uuid, GpuRecord]("gpu_record", seldom=True)
-    failures = Of[str, Failure]("failure", seldom=True)
+    gpu_records: Table[Uuid, GpuRecord] = table("gpu_record")
+    failures: Table[str, Failure] = table("failure")
     """The failures of the GPUs that count."""
-    specs = Of[str, JobSpec]("spec", seldom=True)
+    specs: Table[str, JobSpec] = table("spec")
     """The specs of living jobs."""
-    jobs = Of[str, Job]("job", seldom=True)
+    jobs: Table[str, Job] = table("job")
     """Jobs that have not ended."""
-    elastics = Of[str, ElasticLease]("elastic", seldom=True)
+    elastics: Table[str, ElasticLease] = table("elastic")
     """The elastic leases, by task."""
-    assignments = Of[str, Assignment]("assignment", seldom=True)
+    assignments: Table[str, Assignment] = table("assignment")
     """The answers to heads, by key."""
-    counters = Of[str, int]("counter")
+    counters: Table[str, int] = table("counter")
     """schema.IDS, schema.GENERATION, schema.JOBS, schema.FAILURES and schema.SERVICE.
 
     And schema.assigned_below of each head.
     """
 
-    connections = Of[ProcessKey, ConnectionId]()
-    process_of_connection = Of[ConnectionId, ProcessKey]()
-    away = Of[ProcessKey, int](seldom=True)
+    connections: Table[ProcessKey, ConnectionId] = table()
+    process_of_connection: Table[ConnectionId, ProcessKey] = table()
+    away: Table[ProcessKey, int] = table()
     """Waiters without a connection, and the time it was lost (ns)."""
-    parted = Of[ProcessKey, int](seldom=True)
+    parted: Table[ProcessKey, int] = table()
     """Living members of tasks whose connection has ended, and the time of it (wall clock, ns).
 
     Such a process runs another program (exec).
     """
-    reasons = Of[str, str]()
+    reasons: Table[str, str] = table()
     """The reason a request waits: the line sent to its askers."""
-    positions = Of[str, int]()
+    positions: Table[str, int] = table()
     """A request's position in its queue, as sent to its askers."""
-    timers = Of[str, int]()
+    timers: Table[str, int] = table()
     """The time (ns) a Tick is needed for things without a row.
 
     The keys are "silence", "figures", ASIDE, EXEMPT, RESIZES and GRANTS.
     """
-    agenda = Of[Deadline, int]()
+    agenda: Table[Deadline, int] = table()
 
-    task_of_token = Of[tuple[str, str], str]()
-    request_of_token = Of[tuple[str, str], str](seldom=True)
-    request_of = Of[ProcessKey, str]()
-    process_of_pid = Of[tuple[str, int], ProcessKey]()
-    slots = Of[str, int]()
+    task_of_token: Table[tuple[str, str], str] = table()
+    request_of_token: Table[tuple[str, str], str] = table()
+    request_of: Table[ProcessKey, str] = table()
+    process_of_pid: Table[tuple[str, int], ProcessKey] = table()
+    slots: Table[str, int] = table()
     """Per env, one bit for each ledger slot that belongs to a process."""
-    members = Of[str, int]()
+    members: Table[str, int] = table()
     """The number of process rows per env. The env's ledger exists while there is one."""
-    charged = Of[Uuid, int]()
+    charged: Table[Uuid, int] = table()
     """Promised bytes of each GPU: accounting.gpu_charge over all envs."""
-    env_charged = Of[str, int]()
-    active = Of[Uuid, int]()
+    env_charged: Table[str, int] = table()
+    active: Table[Uuid, int] = table()
     """Tasks on each GPU that are neither stalled nor suspended."""
-    unreclaimed_alive = Of[EnvGpu, int]()
-    unreclaimed_dead = Of[EnvGpu, int]()
-    stalled = Of[str, bool]()
-    unsettled = Of[EnvGpu, bool]()
+    unreclaimed_alive: Table[EnvGpu, int] = table()
+    unreclaimed_dead: Table[EnvGpu, int] = table()
+    stalled: Table[str, bool] = table()
+    unsettled: Table[EnvGpu, bool] = table()
     """Grants that differ from the quota's terms: pending, or waiting for memory to be freed."""
-    udp_askers = Of[ProcessKey, bool](seldom=True)
-    wants_figures = Of[str, bool]()
+    udp_askers: Table[ProcessKey, bool] = table()
+    wants_figures: Table[str, bool] = table()
     """Requests that wait for memory to become free in their own env's ledger."""
-    gpu_tasks = GroupsOf[Uuid, str]()
-    env_tasks = GroupsOf[str, str]()
-    outlook = Of[Uuid, Outlook](seldom=True)
+    gpu_tasks: Groups[Uuid, str] = groups()
+    env_tasks: Groups[str, str] = groups()
+    outlook: Table[Uuid, Outlook] = table()
     """The estimates for all GPUs, once a failure is recorded; else empty."""
-    violations = Of[tuple[ProcessKey, Uuid], Violation](seldom=True)
+    violations: Table[tuple[ProcessKey, Uuid], Violation] = table()
     """The audit's findings, certain or not yet."""
-    progress = Of[str, Progress](seldom=True)
+    progress: Table[str, Progress] = table()
     """By task: its last report."""
-    unbooked = Of[Uuid, int]()
+    unbooked: Table[Uuid, int] = table()
     """Per GPU, the bytes that the driver shows and no charge covers, if above the tolerance."""
 
-    set_aside = Of[str, SetAside](seldom=True)
+    set_aside: Table[str, SetAside] = table()
     """By request id: entries whose decision failed (scheduler/set_aside.py)."""
 
-    silent_jobs = Of[str, tuple[int, int]](seldom=True)
+    silent_jobs: Table[str, tuple[int, int]] = table()
     """By task of a job: since when (ns, wall clock ns) all its processes are silent, and live.
 
     It is shown as stalled, and keeps all that it holds.
     """
 
-    idle_since = Of[str, int](seldom=True)
+    idle_since: Table[str, int] = table()
     """By task: the time (ns) since which it is known to use no GPU."""
-    idle_warned = Of[str, int](seldom=True)
+    idle_warned: Table[str, int] = table()
     """By task: the time (ns) at which its idle policy warned it."""
 
-    calm_since = Of[Uuid, int](seldom=True)
+    calm_since: Table[Uuid, int] = table()
     """By GPU: the time (ns) since which it is idle and wanted by no request."""
-    left_until = Of[Uuid, int](seldom=True)
+    left_until: Table[Uuid, int] = table()
     """By GPU that left an elastic lease: until then (ns) its processes' memory there may go."""
-    declined_until = Of[str, int](seldom=True)
+    declined_until: Table[str, int] = table()
     """By elastic task: the time (ns) until which it is offered no GPU."""
 
-    elastic_grants = Of[EnvGpu, bool](seldom=True)
+    elastic_grants: Table[EnvGpu, bool] = table()
     """The grants with a task that asked for a range of memory."""
-    lowerings = Of[EnvGpu, Lowering](seldom=True)
+    lowerings: Table[EnvGpu, Lowering] = table()
     """By elastic grant: an order to lower it that is open, or that found its memory in use."""
-    room_since = Of[Uuid, int](seldom=True)
+    room_since: Table[Uuid, int] = table()
     """By GPU: the time (ns) since which it has room for an elastic grant that wants more."""
 
-    job_of_key = Of[tuple[str, str], str](seldom=True)
+    job_of_key: Table[tuple[str, str], str] = table()
     """By env and the submitter's key: the job or array."""
-    elements = GroupsOf[str, str](seldom=True)
+    elements: Groups[str, str] = groups()
     """By array: its rows: of the elements that wait together, and of others that have not ended."""
-    dependents = GroupsOf[str, str](seldom=True)
+    dependents: Groups[str, str] = groups()
     """By job: the jobs that wait for its end."""
-    awaited = GroupsOf[str, str](seldom=True)
+    awaited: Groups[str, str] = groups()
     """By array: its elements that have dependents of their own."""
-    job_bytes = Of[str, int](seldom=True)
+    job_bytes: Table[str, int] = table()
     """Per env, the bytes of its living jobs: rows and payloads."""
-    spec_jobs = Of[str, int](seldom=True)
+    spec_jobs: Table[str, int] = table()
     """The number of rows of living jobs of each spec; and of each env, the number of jobs:"""
-    env_jobs = Of[str, int](seldom=True)
-    cpu_jobs = Of[str, int](seldom=True)
+    env_jobs: Table[str, int] = table()
+    cpu_jobs: Table[str, int] = table()
     """Per env, the number of jobs without a GPU that are under way."""
-    host_cpus = Of[str, int](seldom=True)
-    """Per env, the processors that its jobs under way reserve; and their host memory:"""
-    host_bytes = Of[str, int](seldom=True)
-    queued = Of[str, int](seldom=True)
+    host_cpus: Table[str, int] = table()
+    """Per env, the processors that its jobs under way reserve; and their host memory.
+
+    Under "" stands the GPU memory of suspended tasks, which is in host memory.
+    """
+    host_bytes: Table[str, int] = table()
+    queued: Table[str, int] = table()
     """The number that wait in each queue: requests, and jobs."""
-    compute = Of[Uuid, int](seldom=True)
+    compute: Table[Uuid, int] = table()
     """Per GPU, the percent of its compute that tasks with a share have (state/compute.py)."""
-    shrunk = Of[str, bool](seldom=True)
+    reserved: Table[Uuid, bool] = table()
+    """GPUs that a request of this node's own keeps from later ones (scheduler/passes.py, G)."""
+    shrunk: Table[str, bool] = table()
     """Tasks that have less compute than they asked for."""
-    unconfirmed = Of[str, bool](seldom=True)
+    unconfirmed: Table[str, bool] = table()
     """The assigned jobs that their head has not named since the manager's start."""
-    launch_hosts = Of[str, str](seldom=True)
+    launch_hosts: Table[str, str] = table()
     """By place, as reported since the manager's start: empty if up, else why it is down."""
 
 
@@ -401,61 +338,6 @@ STORED = {name: table.stored for name, table in DECLARED.items() if table.stored
 
 for _name in DECLARED:
     delattr(Tables, _name)  # else each access to a table would look at the class first
-
-
-class Rows(Tables):
-    """The tables of a state."""
-
-    def __init__(self) -> None:
-        for name in DECLARED:
-            setattr(self, name, {})
-
-
-class Overlays(Tables):
-    """The tables of a draft."""
-
-    # too many attributes for a key-sharing dict: without slots each is looked up anew
-    __slots__ = (
-        *(name for name, table in DECLARED.items() if not table.seldom),
-        "changed",
-        "seldom",
-        "state",
-    )
-
-    def __init__(self, state: Rows) -> None:
-        self.state = state
-        self.changed: list[Table] = []
-        """The tables with changes."""
-        self.seldom: dict[str, Any] = {}
-        """The seldom tables that were accessed."""
-        _fill(self, state, self.changed)
-
-
-class Seldom:
-    """A seldom table of a draft. (A descriptor, since __getattr__ makes every attribute slow.)"""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._declared = DECLARED[name]
-
-    def __get__(self, draft: Overlays, _owner: type) -> Any:
-        table = draft.seldom.get(self._name)
-        if table is None:
-            table = draft.seldom[self._name] = self._declared.view(
-                getattr(draft.state, self._name), draft.changed
-            )
-            table.stored = self._declared.stored
-        return table
-
-
-for _name, _table in DECLARED.items():
-    if _table.seldom:
-        setattr(Overlays, _name, Seldom(_name))
-
-_fill = filler(
-    {name: (table.view, table.stored) for name, table in DECLARED.items() if not table.seldom}
-)
-"""Makes the tables of an Overlays that every step uses, each over the state's."""
 
 
 class GpuScorer(Protocol):
@@ -469,11 +351,14 @@ class GpuScorer(Protocol):
         """Scores for candidates and a job (core/placement/policies.py); None: it has a fault."""
 
 
-class State(Rows):
-    """The whole state of the manager. The tables are plain dictionaries."""
+class State(Tables):
+    """The whole state of the manager, to be read. Draft (draft.py) changes it."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
+        self.changed: list[AnyTable] = []
+        """The tables that the open step has changed."""
+        for name, table in DECLARED.items():
+            setattr(self, name, table.kind(self.changed, table.stored))
         self.config = config
         self.learned: GpuScorer | None = None
         """Of the policy `learned` (core/scheduler/preference.py); None: there is none."""
@@ -487,7 +372,7 @@ class State(Rows):
         Stamps are unique, so each request can return to its exact place.
         """
         self.version = 0
-        """The number of applied transitions. A transition made for another version is refused."""
+        """The number of applied transitions."""
         self.deadlines: list[tuple[int, Deadline]] = []
         """The agenda, earliest first."""
         self.queue = WorkQueue(config.queues, config.ageing_ms * MS)

@@ -11,14 +11,12 @@ entry is revisited as time passes. Hence
     an entry of rank r is overtaken by one of rank q > r only if that one came at most (q - r) *
     ageing later
 
-(`overtaking_bound`). Without ageing a higher rank always goes first.
+Without ageing a higher rank always goes first.
 
 Each queue has a line for each class of entries (`line_name`). All entries of an earlier class go
 before those of a later one, in all queues; ranks and stamps order the entries of one class.
 
-A line of entries is in queue_line.py; a line counts its entries by rows of bits (tally.py).
-A sorted list would not do: at a million entries a flat one takes 4 ms to insert at the front, and
-one in blocks takes 12 times as long for `position` as at a hundred.
+A line of entries is in queue_line.py.
 
 A walk along all queues can leave out the rest of a group, and can be narrowed to some owners'
 entries. An inadmissible owner's entries are in no walk until it is readmitted.
@@ -31,7 +29,7 @@ from heapq import heapify, heappop, heappush, merge
 from itertools import chain
 from typing import NamedTuple
 
-from nodemgr.core.state.queue_line import EARLIEST, LATEST, EntryPosition, Head, Line, QueuedRow
+from nodemgr.core.state.queue_line import EARLIEST, LATEST, EntryPosition, Line, LineRow
 
 UNRANKED = 0
 """The rank of a queue that is not configured."""
@@ -59,20 +57,8 @@ def _class_of(line: str) -> int:
     return int(line.partition("+")[2] or MIDDLE)
 
 
-def overtaking_bound(rank: int, higher_rank: int, ageing: int) -> int | None:
-    """The largest lead of an entry of `higher_rank` over an earlier one of `rank`.
-
-    The lead is in the unit of stamps: the entry may come later by this much and still go first. It
-    goes first if its stamp - higher_rank * ageing is not above the other's stamp - rank * ageing.
-    None: no limit, because entries do not age.
-    """
-    return (higher_rank - rank) * ageing if ageing else None
-
-
 class WorkQueue:
     """All queues of a node. An insert makes a missing queue, with rank UNRANKED."""
-
-    __slots__ = ("_ageing", "_classes", "_inadmissible", "_lines", "_positions", "_ranks")
 
     def __init__(self, ranks: Iterable[tuple[str, int]], ageing: int = 0) -> None:
         """`ageing`: the lead of an entry for each point of its queue's rank, in the unit of stamps.
@@ -86,6 +72,8 @@ class WorkQueue:
         """The class of each line."""
         self._positions: dict[str, EntryPosition] = {}
         self._inadmissible: set[str] = set()
+        self._last_number = 0
+        """Entries are numbered in the order of their arrival."""
         for name, rank in ranks:
             self.configure(name, rank)
 
@@ -193,12 +181,11 @@ class WorkQueue:
             for group in line.groups(owners)
         ]
         for _, name, entry in merge(*groups):
-            line, number, _ = self._positions[entry]
-            stamp = line.stamp(number)
-            yield entry, self._before_line(name) + line.position(number), self.ahead(name, stamp)
+            line, row, _, _ = self._positions[entry]
+            yield entry, self._before_line(name) + line.position(row), self.ahead(name, row[0])
 
     def _in_order(
-        self, line: Line, rows: Iterator[tuple[int, int, str]]
+        self, line: Line, rows: Iterator[LineRow]
     ) -> Iterator[tuple[ServiceOrder, str, str]]:
         return (
             (self.order_of(line.name, stamp, number), line.name, entry)
@@ -219,51 +206,39 @@ class WorkQueue:
     def insert(
         self, name: str, entry: str, stamp: int, group: str = "", owner: str = "", size: int = 1
     ) -> None:
-        """Insert at the end of line `name` if the stamp is not below any there.
+        """Inserts into line `name`, behind those with the same stamp.
 
-        At its front if it is below all (see `front`). A group has one owner. Raises ValueError if
-        the entry waits in any queue.
+        A group has one owner. Raises ValueError if the entry waits in any queue.
         """
         if entry in self._positions:
             raise ValueError(f"{entry} waits already")
         self._need_line(name)
-        self._lines[name].insert(entry, stamp, group, owner, size)
+        self._last_number += 1
+        self._lines[name].insert((stamp, self._last_number, entry), group, owner, size)
+
+    def group(self, entry: str) -> str:
+        """Raises KeyError if it is absent."""
+        return self._positions[entry].group
 
     def size(self, entry: str) -> int:
         """Raises KeyError if it is absent."""
-        line, number, _ = self._positions[entry]
-        return line.size(number)
+        return self._positions[entry].size
 
-    def shrink(self, entry: str, stamp: int, size: int) -> bool:
-        """Members of an entry have left: see Line.shrink. Raises KeyError if it is absent."""
-        return self._positions[entry].line.shrink(entry, stamp, size)
-
-    def merge(self, name: str, rows: Iterable[QueuedRow]) -> None:
-        """Insert many among the line's entries.
-
-        Each stands behind those with the same stamp. Numbers the line anew, once. Raises
-        ValueError if one waits.
-        """
-        rows = sorted(rows, key=lambda row: row[1])
-        self._need_line(name)
-        if any(entry in self._positions for entry, *_ in rows):
-            raise ValueError(f"one of {[entry for entry, *_ in rows]} waits already")
-        self._lines[name].merge(rows)
+    def resize(self, entry: str, stamp: int, size: int) -> None:
+        """Gives the entry, and its first member, another place in its line. KeyError: absent."""
+        line, (_, number, _), group, _ = self._positions[entry]
+        owner = line.owner(group)
+        line.withdraw(entry)
+        line.insert((stamp, number, entry), group, owner, size)
 
     def front(self, name: str) -> int | None:
         """The stamp of the first in the line; None: it is empty."""
-        line = self._lines.get(name)
-        first = None if line is None else line.peek()
-        return None if line is None or first is None else line.stamp(self._positions[first].number)
-
-    def end(self, name: str) -> int | None:
-        """The stamp of the last in the line; None: it is empty."""
-        line = self._lines.get(name)
-        return None if line is None else line.end()
+        first = self._lines[name].front() if name in self._lines else None
+        return None if first is None else first[0]
 
     def peek(self) -> str | None:
         """The entry that is served first."""
-        firsts = [first for line in self._lines.values() if (first := line.peek()) is not None]
+        firsts = [first[2] for line in self._lines.values() if (first := line.front()) is not None]
         return min(firsts, key=self.order, default=None)
 
     def pop(self) -> str | None:
@@ -276,17 +251,10 @@ class WorkQueue:
         """Raises KeyError if it is absent."""
         self._positions[entry].line.withdraw(entry)
 
-    def move(self, entry: str, name: str, stamp: int) -> None:
-        """Withdraws and inserts in line `name`; the group stays. KeyError if it is absent."""
-        line, number, group = self._positions[entry]
-        owner, size = line.owner(group), line.size(number)
-        self.withdraw(entry)
-        self.insert(name, entry, stamp, group, owner, size)
-
     def position(self, entry: str) -> int:
         """The place of its first member in its queue, from 1. Raises KeyError if it is absent."""
-        line, number, _ = self._positions[entry]
-        return self._before_line(line.name) + line.position(number)
+        line, row, _, _ = self._positions[entry]
+        return self._before_line(line.name) + line.position(row)
 
     def _before_line(self, name: str) -> int:
         """The sizes of the entries in earlier lines of the same queue, added up."""
@@ -299,8 +267,8 @@ class WorkQueue:
 
     def order(self, entry: str) -> ServiceOrder:
         """Its place among all entries of all queues. Raises KeyError if it is absent."""
-        line, number, _ = self._positions[entry]
-        return self.order_of(line.name, line.stamp(number), number)
+        line, (stamp, number, _), _, _ = self._positions[entry]
+        return self.order_of(line.name, stamp, number)
 
     def order_of(self, name: str, stamp: int, number: int) -> ServiceOrder:
         """The order of an absent entry. `number` orders equal stamps in its line."""
@@ -469,7 +437,10 @@ class Walk(Iterator[str]):
         if place < len(line.heads):
             self._to_group(line, line.heads[place], place)
 
-    def _to_group(self, line: Line, head: Head, place: int) -> None:
-        members = line.members(head.group)
-        order = self._queue.order_of(line.name, head.stamp, head.number)
-        self._to(next(members), order, head.group, members, line.name, place)
+    def _to_group(self, line: Line, head: LineRow, place: int) -> None:
+        stamp, number, entry = head
+        group = self._queue.group(entry)
+        members = line.members(group)
+        next(members)
+        order = self._queue.order_of(line.name, stamp, number)
+        self._to(entry, order, group, members, line.name, place)

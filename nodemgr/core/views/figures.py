@@ -46,6 +46,18 @@ class HostUse(NamedTuple):
     """Resident memory. Pages that several processes share count several times."""
 
 
+class CgroupUse(NamedTuple):
+    """Use of the host by all processes of a job, as its cgroup counts it."""
+
+    cpu_ms: int
+    memory_bytes: int
+    """Now, with the page cache."""
+    peak_bytes: int | None
+    """The most that it was; None: the kernel does not tell."""
+    read_bytes: int
+    written_bytes: int
+
+
 class GpuUse(NamedTuple):
     """The use of one GPU by processes, from samples without a gap since `since_ns`."""
 
@@ -79,6 +91,8 @@ class Readings:
     use: Mapping[Uuid, GpuUse] = field(default_factory=dict)
     """A GPU that is absent has no samples per process."""
     hosts: Mapping[int, HostUse] = field(default_factory=dict)
+    jobs: Mapping[str, CgroupUse] = field(default_factory=dict)
+    """By job; one without a cgroup is absent."""
     memory: Mapping[Uuid, Mapping[int, int]] = field(default_factory=dict)
     """Bytes by PID, as the driver lists them; a GPU that is absent was not read."""
     unmeasured: frozenset[tuple[Uuid, int]] = frozenset()
@@ -230,8 +244,11 @@ def _host(members: list[Process], readings: Readings) -> tuple[int | None, int |
     return _sum([use.cpu_percent for use in known]), sum(use.memory_bytes for use in known)
 
 
-def frame(state: State, readings: Readings, used_bytes: Mapping[Uuid, int]) -> dict[str, Any]:
-    """The figures without the tasks, which may be many."""
+def frame(
+    state: State, readings: Readings, used_bytes: Mapping[Uuid, int], env: str | None = None
+) -> dict[str, Any]:
+    """The figures without the tasks, which may be many. `env`: with its jobs alone."""
+    jobs = (job for job_id in readings.jobs if (job := state.jobs.get(job_id)) is not None)
     gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.index)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -244,6 +261,23 @@ def frame(state: State, readings: Readings, used_bytes: Mapping[Uuid, int]) -> d
             }
             for gpu in gpus
         ],
+        "jobs": [
+            {"job": job.job_id, **job_row(job.job_id, readings)}
+            for job in jobs
+            if env in (None, job.env)
+        ],
+    }
+
+
+def job_row(job_id: str, readings: Readings) -> dict[str, Any]:
+    """Of a job under way; null where it is not known."""
+    use = readings.jobs.get(job_id)
+    return {
+        "cpu_seconds": None if use is None else use.cpu_ms / 1_000,
+        "host_memory_bytes": None if use is None else use.memory_bytes,
+        "host_peak_bytes": None if use is None else use.peak_bytes,
+        "read_bytes": None if use is None else use.read_bytes,
+        "written_bytes": None if use is None else use.written_bytes,
     }
 
 

@@ -32,7 +32,7 @@ from nodemgr.core.model.schema import RECALL, Deadline, recall_key
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.start_estimates import StartEstimate
-from nodemgr.core.state.draft import line_of
+from nodemgr.core.state.draft import Draft, line_of
 from nodemgr.core.state.node_state import State
 
 SECOND_NS = 1_000_000_000
@@ -228,17 +228,20 @@ def _reason(state: State, job: Job) -> str:
     """Why it stands where it stands; of a job that runs, nothing, unless it is stalled."""
     match job.state:
         case JobState.RUNNING if (silence := state.silent_jobs.get(job.task_id or "")) is not None:
-            return messages.JOB_STALLED(since=reasons.clock_s(silence[1]))
+            return (
+                f"stalled since {reasons.clock_s(silence[1])}: its processes are stopped or "
+                "frozen; it keeps its GPUs"
+            )
         case JobState.DEPENDENCY:
             named = ", ".join(job.after[:SHOWN_DEPENDENCIES])
             more = len(job.after) - SHOWN_DEPENDENCIES
             if more > 0:
-                return messages.WAITS_FOR_MORE_JOBS(jobs=named, more=more)
-            return messages.WAITS_FOR_JOBS(jobs=named)
+                return f"waits for {named} and {more} more to end well"
+            return f"waits for {named} to end well"
         case JobState.PAUSED:
             return reasons.paused(job)
         case JobState.HELD:
-            return messages.HELD(why=job.why or messages.HELD_PLAINLY(), job=job.job_id)
+            return messages.HELD(why=job.why or "held", job=job.job_id)
         case JobState.STOPPING:
             return job.why
         case _:
@@ -263,7 +266,7 @@ BEGINNING = Cursor("queued")
 
 
 def page(
-    state: State,
+    state: Draft,
     now_ns: int,
     *,
     env: str | None,
@@ -289,7 +292,7 @@ def page(
 
 
 def _behind(
-    state: State, now_ns: int, env: str | None, after: Cursor
+    state: Draft, now_ns: int, env: str | None, after: Cursor
 ) -> Iterator[tuple[Cursor, JobRow]]:
     """All behind it, each with its place."""
     if after.stage == "queued":
@@ -307,7 +310,7 @@ def _behind(
                 yield Cursor(stage, number=job_ids.listed(job_id)), row
 
 
-def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[JobRow]:
+def queue(state: Draft, now_ns: int, *, env: str | None, limit: int) -> list[JobRow]:
     """The beginning of all that waits."""
     rows = [
         waiting(state, *row, now_ns) for row in islice(notify.listing(state, now_ns, env), limit)

@@ -27,7 +27,8 @@ from nodemgr.core.model.entities import (
     Violation,
 )
 from nodemgr.core.scheduler import reasons
-from nodemgr.core.state import accounting, compute, elastic_leases
+from nodemgr.core.state import accounting, compute, elastic_leases, host_use
+from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
 from nodemgr.core.views import figures, gpu_health, job_rows
 from nodemgr.core.views.figures import UNKNOWN, Readings
@@ -50,7 +51,7 @@ class LastBeats(Protocol):
 
 
 def status(
-    state: State,
+    state: Draft,
     now_ns: int,
     *,
     used_bytes: Mapping[Uuid, int],
@@ -66,12 +67,18 @@ def status(
     return {
         **frame(state, now_ns, used_bytes=used_bytes, waiting=number, env=env, readings=readings),
         "envs": envs(state, sorted(state.envs) if env is None else [env], number),
-        "tasks": [_task(state, task, now_ns, last_beat_ns, readings) for task in tasks(state, env)],
+        "tasks": [
+            {
+                **task_facts(state, task, is_paused=task.task_id in readings.paused),
+                **task_changes(state, task, now_ns, last_beat_ns, readings),
+            }
+            for task in tasks(state, env)
+        ],
     }
 
 
 def frame(
-    state: State,
+    state: Draft,
     now_ns: int,
     *,
     used_bytes: Mapping[Uuid, int],
@@ -96,8 +103,12 @@ def frame(
         ],
         "queue": job_rows.queue(state, now_ns, env=env, limit=SHOWN_JOBS),
         "queue_length": sum(waiting.values()) if env is None else waiting.get(env, 0),
-        "jobs": job_rows.under_way(state, env, SHOWN_JOBS),
+        "jobs": [
+            {**row, **figures.job_row(row["id"], readings)}
+            for row in job_rows.under_way(state, env, SHOWN_JOBS)
+        ],
         "set_aside": set_aside(state, env),
+        "suspended_bytes": state.host_bytes.get(host_use.NODE, 0),
         "violations": [_violation(state, row, now_ns) for row in violations(state, env)],
         "residues": [_unreclaimed(state, row) for row in unreclaimed(state, env)],
     }
@@ -191,14 +202,13 @@ def tasks(state: State, env: str | None = None) -> list[Task]:
     return _in_order(task for task in state.tasks.values() if env in (None, task.env))
 
 
-def _task(
+def task_changes(
     state: State, task: Task, now_ns: int, last_beat_ns: LastBeats, readings: Readings
 ) -> StatusRow:
-    now = task_now(state, task, now_ns, last_beat_ns)._asdict()
+    """The part of a task's row that changes while the Task stays."""
     return {
-        **task_facts(state, task, is_paused=task.task_id in readings.paused),
-        **now,
-        "memory_limit_bytes": limits_bytes(state, share(state, task)),
+        **task_now(state, task, now_ns, last_beat_ns)._asdict(),
+        "memory_limit_bytes": limits_bytes(state, task),
         **figures.of_task(state, task, readings)._asdict(),
     }
 
@@ -234,6 +244,7 @@ def task_facts(state: State, task: Task, *, is_paused: bool) -> StatusRow:
         "gate": shown,
         "gate_reason": reason,
         "suspended": task.suspension is Suspension.SUSPENDED,
+        "suspended_bytes": task.suspended_bytes,
         "processes": len(members),
         "transports": sorted({member.transport.value for member in members}),
     }
@@ -266,34 +277,17 @@ def gate(task: Task, members: Iterable[Process], *, is_paused: bool) -> tuple[st
     return "open" if task.granted_percent in (None, WHOLE_PERCENT) else "limited", None
 
 
-class TaskShare(NamedTuple):
-    """The part of grants that a task's processes may use together.
+def limits_bytes(state: State, task: Task) -> list[int]:
+    """The limit on each GPU: the fixed caps of its processes over UDP.
 
-    It stays as long as the Task does.
+    The limit of the env's ledger comes on top where a process is in it.
     """
-
-    env: str
-    gpus: tuple[Uuid, ...]
-    caps_bytes: int
-    """The fixed caps of its processes over UDP."""
-    in_ledger: bool
-    """One of them is in the env's ledger."""
-
-
-def share(state: State, task: Task) -> TaskShare:
     members = [state.processes[key] for key in task.processes]
     caps_bytes = sum(member.cap_bytes or 0 for member in members)
-    return TaskShare(
-        task.env, task.gpus, caps_bytes, any(member.slot is not None for member in members)
-    )
-
-
-def limits_bytes(state: State, share: TaskShare) -> list[int]:
-    """The limit on each GPU: the caps, and the env's ledger if a process is in it."""
-    grants = state.grants
+    in_ledger = any(member.slot is not None for member in members)
     return [
-        share.caps_bytes + (grants[share.env, uuid].limit_bytes if share.in_ledger else 0)
-        for uuid in share.gpus
+        caps_bytes + (state.grants[task.env, uuid].limit_bytes if in_ledger else 0)
+        for uuid in task.gpus
     ]
 
 

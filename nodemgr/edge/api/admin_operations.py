@@ -19,6 +19,7 @@ from client_plugin.units import (
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model import events
+from nodemgr.core.model.effects import Publish
 from nodemgr.core.model.entities import MS, Env, Quota
 from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
@@ -32,6 +33,7 @@ from nodemgr.edge.rpc.operation import (
     Argument,
     Later,
     OperationError,
+    Reply,
     access,
     check_argument,
     choice,
@@ -49,6 +51,8 @@ from nodemgr.paths import env_dir
 SCHEMA_VERSION = 1
 CLIENT_ABI = 1
 MAX_EVENTS = 10_000
+MAX_WAITING = 1_000
+"""Readers that wait for events; one more ends the wait of the oldest."""
 MAX_RECORDS = 2_000
 """The most records of an env for its users, the last ones: they fit the parts and take 20 ms."""
 
@@ -82,6 +86,9 @@ class AdminOperations:
         self._daemon = daemon
         self._views = views
         self._forget_tokens = forget_tokens
+        self._waiting: list[tuple[int, int, Reply]] = []
+        """The readers that wait for events after a number, at most so many."""
+        daemon.journal.observe_with(self._published)
 
     # -- views --
 
@@ -116,7 +123,9 @@ class AdminOperations:
         name = given.pop("env")
         before = self._daemon.state.envs.get(name)
         if before is None and "gpus" not in given:
-            raise OperationError(messages.ENV_IS_NEW(env=name))
+            raise OperationError(
+                f"there is no environment {name!r} yet", "say how many GPUs it may have (--gpus N)"
+            )
         had = None if before is None else before.quota
         given = named(had, given)
         quota = Quota(**given) if had is None else replace(had, **given)
@@ -138,7 +147,9 @@ class AdminOperations:
             raise OperationError(error.line) from None
         if quota.default_gpus is not None and quota.default_gpus > quota.gpus:
             raise OperationError(
-                messages.DEFAULT_ABOVE_QUOTA(default=quota.default_gpus, gpus=quota.gpus)
+                f"default_gpus: a request without a wish would get {quota.default_gpus} GPUs, more "
+                f"than the quota's {quota.gpus}",
+                "lower --default-gpus",
             )
         known = queue_settings.rows(self._daemon.state)
         for argument in ("priority", "max_priority"):
@@ -150,30 +161,44 @@ class AdminOperations:
             and known[quota.max_priority].rank < known[quota.priority].rank
         ):
             raise OperationError(
-                messages.LIMIT_BELOW_QUEUE(limit=quota.max_priority, queue=quota.priority)
+                f"max_priority: {quota.max_priority} is below {quota.priority}, the quota's own "
+                "queue",
+                "name that or a higher one, or none",
             )
         if quota.when_idle != WHEN_IDLE[0] and quota.idle_ms is None:
-            raise OperationError(messages.IDLE_WITHOUT_TIME(action=quota.when_idle))
+            raise OperationError(
+                f"--when-idle {quota.when_idle} needs the time after which a task is idle",
+                "name it (--idle 30min), or --when-idle keep",
+            )
         if (
             quota.memory_bytes is not None
             and quota.gpus == 0
             and given.get("memory_bytes") is not None
         ):
-            raise OperationError(messages.MEMORY_WITHOUT_GPU())
+            raise OperationError(
+                "memory_bytes: a quota of no GPU has no memory either",
+                "say --gpus, or leave --memory out",
+            )
 
     def _warnings(self, name: str, quota: Quota) -> list[str]:
         state = self._daemon.state
         warnings: list[str] = []
         if quota.gpus > len(state.gpus):
             warnings.append(
-                messages.MORE_THAN_NODE(env=name, gpus=quota.gpus, there=len(state.gpus))
+                stated(
+                    f"{name} may have {quota.gpus} GPUs, but the node has {len(state.gpus)}, and a "
+                    "request for more is refused",
+                    f"set --gpus {len(state.gpus)}, unless GPUs will be added",
+                )
             )
         per_gpu = quota.memory_per_gpu_bytes
         largest = max((gpu.memory_total_bytes for gpu in state.gpus.values()), default=0)
         if per_gpu is not None and per_gpu > largest > 0:
             warnings.append(
-                messages.WHOLE_GPU(
-                    env=name, asked=format_size(per_gpu), largest=format_size(largest)
+                stated(
+                    f"{format_size(per_gpu)} per GPU is more than any GPU here has "
+                    f"({format_size(largest)}), so each grant of {name} is a whole GPU",
+                    "set less with --memory, unless that is meant",
                 )
             )
         if quota.idle_ms is not None and quota.when_idle == "release":
@@ -187,8 +212,10 @@ class AdminOperations:
             missing = accounting.target(state, grant) - grant.memory_bytes
             if env == name and missing > 0:
                 warnings.append(
-                    messages.GRANT_PENDING(
-                        missing=format_size(missing), index=state.gpus[uuid].index
+                    stated(
+                        f"{format_size(missing)} more on GPU {state.gpus[uuid].index} is pending "
+                        "until others there give memory back",
+                        "`nodemgr allocations` names them",
                     )
                 )
         if fault := self._daemon.envs.faults.get(name):
@@ -220,16 +247,31 @@ class AdminOperations:
                 )
                 if count
             )
-            raise OperationError(messages.ENV_IN_USE(env=env.name, held=held))
+            raise OperationError(
+                f"{env.name} is not removed, since it is in use ({held})",
+                "--force takes its GPUs and ends its jobs",
+                "refused",
+            )
         self._daemon.submit_or_refuse(
             events.RemoveQuota(env.name, who.user, self._daemon.clock.wall_ns())
         )
         self._forget_tokens(env.name, who.user)
         warnings: list[str] = []
         if tasks:
-            warnings.append(messages.TASKS_LOST_GPUS(tasks=tasks, env=env.name))
+            warnings.append(
+                stated(
+                    f"{tasks} running task(s) of {env.name} lost their GPUs and can allocate no "
+                    "more memory",
+                    "end their programs",
+                )
+            )
         if waiting:
-            warnings.append(messages.REQUESTS_REFUSED(requests=waiting, env=env.name))
+            warnings.append(
+                stated(
+                    f"{waiting} waiting request(s) of {env.name} were refused",
+                    "its users need another environment",
+                )
+            )
         return {"env": env.name, "warnings": warnings}
 
     # -- environments, as containers are given them --
@@ -238,9 +280,15 @@ class AdminOperations:
     def _env_create(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         name = given["env"]
         if name in self._daemon.state.envs:
-            raise OperationError(messages.ENV_EXISTS(env=name))
+            raise OperationError(
+                f"there is an environment {name!r} already",
+                f"`nodemgr quota set {name}` changes it",
+                "refused",
+            )
         if not is_device_name(name):
-            raise OperationError(messages.NO_DEVICE_NAME(env=name, form=DEVICE_FORM))
+            raise OperationError(
+                f"no container could be given {name!r}", f"CDI wants {DEVICE_FORM}"
+            )
         made = self._quota_set(who, given)
         del made["quota"]
         return {"env": self._views.env(name), **made}
@@ -256,7 +304,11 @@ class AdminOperations:
         try:
             directory = self._daemon.envs.renew_key(name, grace_ms * MS)
         except (OSError, RunDirError) as error:
-            raise OperationError(messages.KEY_UNCHANGED(env=name, error=error)) from None
+            raise OperationError(
+                f"the key of {name} stays as it was: {error}",
+                f"mend that and run `nodemgr env rekey {name}` again",
+                "refused",
+            ) from None
         self._daemon.journal.note("env.rekeyed", env=name, by=who.user, grace_ms=grace_ms)
         return {"env": name, "key_directory": directory}
 
@@ -294,7 +346,45 @@ class AdminOperations:
 
     # -- the rest --
 
-    @verb("events", ADMIN, {"since": SINCE, "limit": Argument(integer(1, MAX_EVENTS))})
-    def _events(self, _who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
-        found = self._daemon.journal.events(given.get("since"), given.get("limit", 1_000))
-        return {"schema_version": SCHEMA_VERSION, "events": found}
+    @verb(
+        "events",
+        ADMIN,
+        {"since": SINCE, "limit": Argument(integer(1, MAX_EVENTS)), "wait": Argument(flag)},
+    )
+    def _events(self, _who: Speaker, given: dict[str, Any]) -> Any:
+        """With `wait`: once there is an event after `since`."""
+        since, limit = given.get("since"), given.get("limit", 1_000)
+        found = self._past(since, limit)
+        if found["events"] or since is None or not given.get("wait"):
+            return found
+        return Later(lambda reply: self._wait(since, limit, reply))
+
+    def _past(self, since: int | None, limit: int) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "events": self._daemon.journal.events(since, limit),
+        }
+
+    def _wait(self, since: int, limit: int, reply: Reply) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.pop(0)[2](
+                OperationError(
+                    f"{MAX_WAITING} readers wait for events already",
+                    "end some of them, and ask again",
+                    "busy",
+                )
+            )
+        self._waiting.append((since, limit, reply))
+
+    def _published(self, _event: Publish) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._daemon.loop.call_soon(self._wake, waiting)
+
+    def _wake(self, waiting: list[tuple[int, int, Reply]]) -> None:
+        for since, limit, reply in waiting:
+            found = self._past(since, limit)
+            if found["events"]:
+                reply(found)
+            else:
+                self._wait(since, limit, reply)

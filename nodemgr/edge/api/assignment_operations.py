@@ -39,7 +39,6 @@ from nodemgr.edge.rpc.operation import (
     of_field,
     text,
 )
-from nodemgr.messages import jobs as messages
 
 _KEY = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[0-9]{1,18}/c[0-9]{1,15}(\.[0-9]{1,10})?/[0-9]{1,10}",
@@ -56,7 +55,7 @@ THE_HEADS = ("after", "array", "hold", "max_restarts")
 
 def _form(pattern: re.Pattern[str], value: object) -> str:
     if not isinstance(value, str) or pattern.fullmatch(value) is None:
-        raise OperationError(messages.NOT_ASSIGNMENT())
+        raise OperationError("must be a head's name, and for a key HEAD/GENERATION/JOB/ATTEMPT")
     return value
 
 
@@ -70,7 +69,7 @@ def _head(value: object) -> str:
 
 def _keys(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_KEYS:
-        raise OperationError(messages.MUST_BE_ASSIGNMENTS(limit=MAX_KEYS))
+        raise OperationError(f"must be a list of at most {MAX_KEYS} keys")
     return tuple(map(_key, value))
 
 
@@ -114,7 +113,11 @@ class AssignmentOperations:
     def assign(self, who: Speaker, given: dict[str, Any]) -> Later:
         """Answers with the row of the key, once it is stored."""
         if who.env is None or not self._launch_hosts.is_root(who.session):
-            raise OperationError(messages.ROOTS_ORDER())
+            raise OperationError(
+                "a job that runs as another user is root's to assign, on this node",
+                "submit it as its user (nodemgr submit)",
+                code="refused",
+            )
         return self.take(who.name, who.env, given)
 
     def take(self, by: str, env: str, given: dict[str, Any], refusal: str = "") -> Later:
@@ -141,9 +144,13 @@ class AssignmentOperations:
         if found is not None and answered.code is not DenyCode.STORE_FULL:
             return assigned.row(state, found)
         if answered.code is None:  # acknowledged meanwhile
-            return OperationError(messages.ASSIGNMENT_GONE(key=given["key"]))
+            return OperationError(
+                f"{given['key']} has ended here, and its head has acknowledged that",
+                "nothing is to be done",
+                "refused",
+            )
         code = "store" if answered.code is DenyCode.STORE_FULL else "refused"
-        return OperationError(relayed(answered.reason), code)
+        return OperationError(relayed(answered.reason), code=code)
 
     def _submission(
         self, by: str, env: str, given: dict[str, Any], refusal: str
@@ -206,10 +213,16 @@ def _stranger(user: str, uid: int) -> str:
         name = known_user_name(uid)
     except TimeoutError:
         raise OperationError(
-            stated(
-                f"the user database of the node does not name uid {uid} in time",
-                "assign the job again in a moment",
-                "busy",
-            )
+            f"the user database of the node does not name uid {uid} in time",
+            "assign the job again in a moment",
+            "busy",
         ) from None
-    return "" if name == user else messages.OTHER_USER(uid=uid, user=user, name=name)
+    return (
+        ""
+        if name == user
+        else stated(
+            f"uid {uid} is {user} at the head and {name} on this node",
+            "give the user the same number on each node",
+            "refused",
+        )
+    )

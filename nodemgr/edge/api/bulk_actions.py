@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
-from nodemgr.core.lifecycle import job_actions, leasing
+from nodemgr.core.leases import ends
+from nodemgr.core.lifecycle import job_actions
 from nodemgr.core.model import array_rows, events, job_ids
 from nodemgr.core.model.entities import (
     FINAL,
@@ -41,7 +42,6 @@ from nodemgr.edge.rpc.operation import (
     optional,
     text,
 )
-from nodemgr.messages import jobs as messages
 from nodemgr.messages.orders import OTHER_ENV
 
 MAX_HISTORY_MATCHED = 1_000
@@ -98,13 +98,18 @@ def wanted(given: dict[str, Any], env: str | None, user: str | None) -> Wanted |
     """
     filtered = [name for name in FILTERS if given.get(name)]
     if bool(given.get("jobs")) is bool(filtered):
-        raise OperationError(messages.IDS_OR_FILTER())
+        raise OperationError(
+            "this order takes ids or a filter, and not both",
+            "name ids, or --name, --state, --mine or --all-of",
+        )
     if not filtered:
         return None
     if env is not None and given.get("env") not in (None, env):
         raise OperationError(OTHER_ENV(env=env))
     if given.get("mine") and user is None:
-        raise OperationError(messages.NO_SPEAKER())
+        raise OperationError(
+            "this connection does not identify your user", "name the user instead of --mine"
+        )
     return Wanted(
         env or given.get("env"),
         given.get("name"),
@@ -184,7 +189,7 @@ class Matching:
     def _requests(state: State, asked: Wanted) -> list[str]:
         """Interactive ones, and resumes that wait."""
         resumes = (
-            leasing.resume_id(task.task_id)
+            ends.resume_id(task.task_id)
             for task in state.tasks.values()
             if task.suspension is Suspension.SUSPENDED
         )
@@ -256,11 +261,18 @@ def few_of(state: State, name: str, behind: int, most: int) -> list[str]:
     return [array_rows.waiting(state.jobs[one]) for one in some]
 
 
-def carry_out(daemon: Daemon, found: dict[str, OneAction], rows: dict[str, dict[str, Any]]) -> None:
+def carry_out(
+    daemon: Daemon,
+    found: dict[str, OneAction],
+    rows: dict[str, dict[str, Any]],
+    *,
+    goes_on: bool = False,
+) -> None:
     """One step for these; completes their rows. Raises OperationError if it cannot be stored."""
     if not found:
         return
-    daemon.submit_or_refuse(events.OrderAll(tuple(found.values()), daemon.clock.wall_ns()))
+    orders, wall_ns = tuple(found.values()), daemon.clock.wall_ns()
+    daemon.submit_or_refuse(events.OrderAll(orders, wall_ns, goes_on))
     for one, event in found.items():
         if (why := undone(daemon.state, event)) is not None:
             rows[one] = {"job": one, "error": why, "code": "refused"}

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from client_plugin.fields import MAX_MODEL_CHARACTERS, MAX_MODELS
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import stated
 from nodemgr.core.forecast import earlier_runs, gpu_models, prediction, quality, samples
 from nodemgr.core.forecast import features as feature_form
-from nodemgr.core.forecast.earlier_runs import Closure, Expected, Numbers, Recognised
+from nodemgr.core.forecast.earlier_runs import Closure, Expected, GoodRun, Numbers, Recognised
 from nodemgr.core.forecast.features import Features, FeaturesError
 from nodemgr.core.forecast.prediction import Known, ModelForecast
 from nodemgr.core.forecast.samples import Announced, SampleOwner
@@ -32,6 +32,7 @@ from nodemgr.messages import forecast as messages
 NS = 1_000_000_000
 MAX_KEYS = 32
 """In one order."""
+MAX_GPUS = 1_024
 MAX_CLOSURES = 16
 """In one answer; most commands of a file are one program."""
 PROGRAM_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -48,20 +49,22 @@ def features(given: object) -> Features:
 
 def models(given: object) -> tuple[str, ...]:
     if not isinstance(given, list) or not 0 < len(given) <= MAX_MODELS:
-        raise OperationError(messages.MUST_BE_MODELS(limit=MAX_MODELS))
+        raise OperationError(f"must be a list of 1 to {MAX_MODELS} GPU models")
     for name in given:
         if (
             not isinstance(name, str)
             or not 0 < len(name) <= MAX_MODEL_CHARACTERS
             or not name.isprintable()
         ):
-            raise OperationError(messages.MUST_BE_MODEL(limit=MAX_MODEL_CHARACTERS))
+            raise OperationError(
+                f"must have names of 1 to {MAX_MODEL_CHARACTERS} printable characters"
+            )
     return tuple(dict.fromkeys(given))
 
 
 def token(given: object) -> str:
     if not isinstance(given, str) or TOKEN.fullmatch(given) is None:
-        raise OperationError(messages.MUST_BE_TOKEN())
+        raise OperationError("must be the token of a task: 1 to 64 hex digits")
     return given
 
 
@@ -93,13 +96,34 @@ def modules(given: object) -> Closure | None:
     try:
         return earlier_runs.closure_of(given)
     except ValueError:
-        raise OperationError(messages.MUST_BE_MODULES(limit=earlier_runs.MAX_FILES)) from None
+        raise OperationError(
+            f"must be a list of at most {earlier_runs.MAX_FILES} files: path, size, time and digest"
+        ) from None
+
+
+def uuids(given: object) -> tuple[str, ...]:
+    """Of the GPUs that a task had."""
+    if not isinstance(given, list) or not 0 < len(given) <= MAX_GPUS:
+        raise OperationError(f"must be a list of 1 to {MAX_GPUS} GPUs")
+    if not all(isinstance(one, str) and len(one) <= MAX_MODEL_CHARACTERS for one in given):
+        raise OperationError("must have the UUIDs of GPUs")
+    return tuple(dict.fromkeys(given))
 
 
 FEATURES = Argument(features)
 RECOGNISED = Argument(recognised)
 KEYS = {"keys": Argument(program_keys, required=True)}
 REPORTED = {"job": Argument(kinds.job, required=True), "files": Argument(modules)}
+BEGUN = {
+    "recognised": Argument(recognised, required=True),
+    "token": Argument(token, required=True),
+}
+RAN = {
+    "recognised": Argument(recognised, required=True),
+    "gpus": Argument(uuids, required=True),
+    "run_ms": Argument(integer(1, prediction.MAX_RUN_MS), required=True),
+    "files": Argument(modules),
+}
 SINCE = {"since_wall_ns": Argument(integer(0, 2**63 - 1))}
 ARGUMENTS = {
     "features": Argument(features, required=True),
@@ -117,6 +141,12 @@ class EarlierRuns(Protocol):
 
     def reported(self, env: str, user: str, job_id: str, closure: Closure | None) -> None: ...
 
+    def begun(self, env: str, token: str, found: Recognised) -> None: ...
+
+    def times(self, env: str, token: str) -> dict[int, int]: ...
+
+    def ran(self, env: str, found: Recognised, ran: GoodRun) -> None: ...
+
 
 class Filled(NamedTuple):
     """A submission with the figures that its user has left out."""
@@ -127,9 +157,13 @@ class Filled(NamedTuple):
     """The forecast, for the user."""
 
 
-def _above_limit(needed_bytes: int, env: str, most_bytes: int) -> MessageLine:
+def _above_limit(needed_bytes: int, env: str, most_bytes: int) -> str:
     needed, limit = reasons.gib(needed_bytes), reasons.gib(most_bytes)
-    return messages.FORECAST_ABOVE_LIMIT(needed=needed, env=env, limit=limit)
+    return stated(
+        f"{needed} per GPU are predicted, but {env} may have at most {limit}",
+        "make the model or its batch smaller, or name what it really needs with --memory",
+        "quota",
+    )
 
 
 class ForecastOperations:
@@ -185,23 +219,38 @@ class ForecastOperations:
     def fill_again(
         self, env: str, found: Recognised, run: RunSpec, quota: Quota, *, is_default: bool
     ) -> tuple[RunSpec, dict[str, Any]]:
-        """With the time that earlier runs took, for plans, and what the user is told of it.
+        """With the time and the memory of earlier runs, and what the user is told of them.
 
-        The user's limit stands.
+        Each figure of the user's stands.
         """
         gpus = admission.default_gpus(self._daemon.state, quota) if is_default else run.gpus
-        if run.time_limit_ms is not None or not found.holds:
+        if quota.forecast == "off" or not found.holds:
             return run, {}
         expected = self._runs.expected(env, found.key, found.numbers, gpus)
         if expected is None:
             return run, {}
-        run_seconds = expected.run_ms / 1_000
-        earlier = {
-            "run_seconds": run_seconds,
-            "runs": expected.runs,
-            "learned": expected.is_learned,
-        }
-        return replace(run, expected_ms=expected.run_ms), {"earlier": earlier}
+        earlier: dict[str, Any] = {"runs": expected.runs, "learned": expected.is_learned}
+        if run.time_limit_ms is None and expected.run_ms:
+            earlier["run_seconds"] = expected.run_ms / 1_000
+            run = replace(run, expected_ms=expected.run_ms)
+        most_bytes = admission.most_memory(self._daemon.state, quota)
+        if run.memory_bytes is None and 0 < (expected.memory_bytes or 0) < most_bytes:
+            earlier["memory_bytes"] = expected.memory_bytes
+            run = replace(
+                run,
+                memory_bytes=expected.memory_bytes,
+                memory_most_bytes=most_bytes,
+                is_memory_filled=True,
+            )
+        has_figure = earlier.keys() & {"run_seconds", "memory_bytes"}
+        return run, {"earlier": earlier} if has_figure else {}
+
+    def expected_ms(self, env: str, token: str, gpus: int | None) -> int | None:
+        """Of a task that is no job, at its request; `gpus`: None: it names no number."""
+        times, state = self._runs.times(env, token), self._daemon.state
+        if gpus is None and times and env in state.envs:
+            gpus = admission.default_gpus(state, state.envs[env].quota)
+        return times.get(gpus or 0)
 
     @verb("programs", ENV, KEYS, steps=((Units.FIND, MAX_KEYS),))
     def programs(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
@@ -218,6 +267,19 @@ class ForecastOperations:
     def reported(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
         """The modules that a process of a job had loaded at its good end."""
         self._runs.reported(who.env or "", who.user, given["job"], given.get("files"))
+        return {}
+
+    @verb("program_begun", ENV, BEGUN, steps=((Units.FIND, 1),))
+    def begun(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        """A task that is no job runs a program: its request will have the expected time."""
+        self._runs.begun(who.env or "", given["token"], given["recognised"])
+        return {}
+
+    @verb("program_ran", ENV, RAN, changes=True, steps=((Units.READ, 1), (Units.STORY, 1)))
+    def ran(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        """A task that is no job has ended well."""
+        ran = GoodRun(given["gpus"], given["run_ms"], given.get("files"))
+        self._runs.ran(who.env or "", given["recognised"], ran)
         return {}
 
     @verb("forecast", ENV, ARGUMENTS, steps=((Units.READ, 1), (Units.FEATURES, 1)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nodemgr.core.model import events
-from nodemgr.core.model.entities import Gpu, Uuid
+from nodemgr.core.model.entities import BY_LENDER, Gpu, Uuid
 from nodemgr.core.model.events import DrainGpu, RepairGpu, ReportFailure, ResumeGpu
 from nodemgr.core.views import gpu_health
 from nodemgr.edge.api.verb_table import ADMIN, Speaker, verb
@@ -22,7 +22,6 @@ from nodemgr.edge.rpc.operation import (
     integer,
     text,
 )
-from nodemgr.messages import orders as messages
 
 MAX_INDEX = 1_023
 GPU = {"index": Argument(integer(0, MAX_INDEX), required=True), "note": Argument(text)}
@@ -45,6 +44,10 @@ class GpuOperations:
 
     @verb("gpu_resume", ADMIN, GPU, changes=True)
     def _resume(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        record = self._daemon.state.gpu_records.get(self._gpu(given["index"]).uuid)
+        if record is not None and record.drained_by == BY_LENDER:
+            remedy = "the head of the cluster asks for it: nodemgr node list"
+            raise OperationError(record.why, remedy, "refused")
         return self._step(given, lambda uuid, ns: ResumeGpu(uuid, who.user, ns))
 
     @verb("gpu_failed", ADMIN, GPU, changes=True)
@@ -67,7 +70,9 @@ class GpuOperations:
         gpus = {gpu.index: gpu for gpu in self._daemon.state.gpus.values()}
         if index not in gpus:
             raise OperationError(
-                messages.NO_SUCH_GPU(index=index, known=", ".join(map(str, sorted(gpus))))
+                f"there is no GPU {index}",
+                f"the GPUs are {', '.join(map(str, sorted(gpus)))}",
+                "not_found",
             )
         return gpus[index]
 

@@ -20,7 +20,6 @@ from nodemgr.edge.rpc.operation import (
     integer,
 )
 from nodemgr.edge.store.reader import HistoryQuery, HistoryReader
-from nodemgr.messages import orders as messages
 
 SCHEMA_VERSION = 1
 SECOND_NS = 1_000_000_000
@@ -46,7 +45,10 @@ class PastUse:
         until_s = arguments.get("until_wall_ns", now_s * SECOND_NS) // SECOND_NS
         since_s = arguments.get("since_wall_ns", max(0, until_s - DAY_S) * SECOND_NS) // SECOND_NS
         if since_s > until_s:
-            raise OperationError(messages.SINCE_AFTER_UNTIL())
+            raise OperationError(
+                "the time `since` is later than `until`",
+                "name an earlier `since`; without `until` it is the present time",
+            )
         in_order = sorted(self._daemon.state.gpus.values(), key=lambda gpu: gpu.index)
         present = [gpu.uuid for gpu in in_order]
         until_s = max(since_s, min(until_s, now_s))

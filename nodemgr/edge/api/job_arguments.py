@@ -69,10 +69,10 @@ def _matching(pattern: re.Pattern[str], form: Part) -> Parse:
 
 job = _matching(_JOB, messages.NOT_JOB)
 named = _matching(_NAMED, messages.NOT_JOB)
-waiter = _matching(_WAITER, messages.NOT_WAITER)
-task = _matching(_TASK, messages.NOT_TASK)
-_ordered = _matching(_ORDERED, messages.NOT_ORDERED)
-key = _matching(_KEY, messages.BAD_KEY)
+waiter = _matching(_WAITER, Part("is neither a job (j12) nor a waiting request (r17)"))
+task = _matching(_TASK, Part("is no task: t17, as nodemgr status shows it"))
+_ordered = _matching(_ORDERED, Part("is no job (j12), waiting request (r17) or lease (t17)"))
+key = _matching(_KEY, Part("must be 16 to 64 hexadecimal digits of the submitter's own choice"))
 umask = integer(0, 0o777)
 cursor = integer(0, 2**62)
 number = integer(1, 2**31)
@@ -82,7 +82,7 @@ _index = integer(0, MAX_INDEX)
 
 def queue(value: object) -> str:
     if not isinstance(value, str) or not is_env_name(value):
-        raise OperationError(messages.NOT_QUEUE_NAME(form=ENV_NAME_FORM))
+        raise OperationError(f"is no name of a queue: {ENV_NAME_FORM}")
     return value
 
 
@@ -120,21 +120,21 @@ def written(end: Cursor) -> str:
 
 def jobs(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
-        raise OperationError(messages.MUST_BE_JOBS(limit=MAX_JOBS_NAMED))
+        raise OperationError(f"must be a list of at most {MAX_JOBS_NAMED} jobs")
     return tuple(dict.fromkeys(job(entry) for entry in value))
 
 
 def submissions(value: object) -> list[object]:
     """Each is checked by itself, so that one which cannot be keeps no other from being taken."""
     if not isinstance(value, list) or not 0 < len(value) <= MAX_SUBMITTED:
-        raise OperationError(messages.MUST_BE_SUBMISSIONS(limit=MAX_SUBMITTED))
+        raise OperationError(f"must be a list of 1 to {MAX_SUBMITTED} jobs")
     return value
 
 
 def ordered(value: object) -> tuple[str, ...]:
     """The ids that orders may name: jobs, requests and leases."""
     if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
-        raise OperationError(messages.MUST_BE_IDS(limit=MAX_JOBS_NAMED))
+        raise OperationError(f"must be a list of at most {MAX_JOBS_NAMED} ids")
     if not _are_ids(value):
         for entry in value:
             _ordered(entry)
@@ -171,39 +171,43 @@ def _run(value: object) -> tuple[int, int]:
 def early_signal(value: object) -> EarlySignal:
     """`["USR1", 60000]`."""
     if not isinstance(value, list) or len(value) != 2 or value[0] not in fields.SIGNALS:
-        raise OperationError(messages.MUST_BE_SIGNAL(names=", ".join(fields.SIGNALS)))
+        raise OperationError(f"must be a signal ({', '.join(fields.SIGNALS)}) and a time in ms")
     return EarlySignal(value[0], duration(1_000, fields.MAX_SIGNAL_MS)(value[1]))
 
 
 def name(value: object) -> str:
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not value.isprintable():
-        raise OperationError(messages.MUST_BE_SHORT(limit=MAX_NAME_CHARS))
+        raise OperationError(f"must be a text of at most {MAX_NAME_CHARS} characters on one line")
     return value
 
 
 def _string(value: object) -> str:
     """An argument or variable for the kernel: bytes without NUL, as os.fsdecode reads them."""
     if not isinstance(value, str) or "\0" in value:
-        raise OperationError(messages.HAS_NUL())
+        raise OperationError("must be texts without NUL")
     try:
         size_bytes = len(os.fsencode(value))
     except UnicodeEncodeError:
-        raise OperationError(messages.NOT_ENCODABLE()) from None
+        raise OperationError(
+            "has characters that this system cannot encode: leave them out"
+        ) from None
     if size_bytes > MAX_STRING_BYTES:
         raise OperationError(
-            messages.LONG_STRING(size_bytes=size_bytes, limit_bytes=MAX_STRING_BYTES)
+            f"holds one of {size_bytes} bytes: the system takes at most {MAX_STRING_BYTES}"
         )
     return value
 
 
 def _strings(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_STRINGS:
-        raise OperationError(messages.MUST_BE_TEXTS(limit=MAX_STRINGS))
+        raise OperationError(f"must be a list of at most {MAX_STRINGS} texts")
     if _are_plain(value):
         return tuple(value)
     found = tuple(_string(entry) for entry in value)
     if sum(map(len, found)) > MAX_STRINGS_BYTES:
-        raise OperationError(messages.LONG_STRINGS(limit_bytes=MAX_STRINGS_BYTES))
+        raise OperationError(
+            f"are more than {MAX_STRINGS_BYTES} bytes together: send fewer (env -i)"
+        )
     return found
 
 
@@ -222,21 +226,21 @@ def _are_plain(value: list[object]) -> bool:
 def argv(value: object) -> tuple[str, ...]:
     found = _strings(value)
     if not found or not found[0]:
-        raise OperationError(messages.NO_COMMAND())
+        raise OperationError("names no command: name one after --")
     return found
 
 
 def environ(value: object) -> tuple[str, ...]:
     found = _strings(value)
     if [variable for variable in found if "=" not in variable or variable[0] == "="]:
-        raise OperationError(messages.MUST_BE_VARIABLES())
+        raise OperationError("must be a list of NAME=value")
     return found
 
 
 def directory(value: object) -> str:
     path = _string(value)
     if not path.startswith("/") or len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise OperationError(messages.MUST_BE_ABSOLUTE())
+        raise OperationError("must be an absolute path")
     return path
 
 

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from client_plugin import fields
-from client_plugin.messages.form import MessageLine, relayed, stated
-from client_plugin.units import format_duration
+from client_plugin.messages.form import relayed, stated
+from client_plugin.units import format_duration, format_size
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast.earlier_runs import with_key
@@ -36,7 +36,7 @@ from nodemgr.core.model.entities import (
     TaskClass,
 )
 from nodemgr.core.model.values import replace
-from nodemgr.core.scheduler import reasons
+from nodemgr.core.scheduler import admission, reasons
 from nodemgr.core.state import host_use
 from nodemgr.core.views import job_rows
 from nodemgr.edge.api import (
@@ -341,10 +341,10 @@ class JobOperations:
 
     def _note(self, submission: events.Submission) -> dict[str, str]:
         """A line about wishes of the job that do not hold as they were named."""
-        run, lines = submission.run, []
-        why = self._daemon.jobs.factory.no_limits(run.place)
-        if why is not None and (run.cpus is not None or run.host_memory_bytes is not None):
-            lines.append(found.JOBS_WITHOUT_LIMITS(why=why))
+        run, lines = submission.run, list[str]()
+        lost = self._daemon.jobs.factory.no_limits(run.place)
+        if lost is not None and lost.are_named_by(run):
+            lines.append(lost.of_jobs())
         env = self._daemon.state.envs.get(submission.env)
         yields = (
             env is not None
@@ -352,8 +352,32 @@ class JobOperations:
         )
         if yields and run.signal is not None and run.signal.before_ms > fields.MAX_YIELD_MS:
             most = format_duration(fields.MAX_YIELD_MS)
-            lines.append(messages.YIELDS_SOONER(most=most))
+            lines.append(
+                f"where a latency-sensitive task needs its GPU, the job has {most} after its "
+                "--signal"
+            )
+        if yields and run.signal is None and (why := self._unsuspendable(submission)):
+            lines.append(
+                "where a latency-sensitive task needs its GPU, the job is ended and begins anew, "
+                f"since {why}: have it save its state, at a --signal or by itself"
+            )
         return {"note": relayed("; ".join(lines))} if lines else {}
+
+    def _unsuspendable(self, submission: events.Submission) -> str | None:
+        """Why the job could not be suspended on this node, however little else runs there."""
+        run, state = submission.run, self._daemon.state
+        quota = state.envs[submission.env].quota
+        gpus = admission.default_gpus(state, quota) if submission.is_default else run.gpus
+        if not gpus or (run.gpu_range is not None and run.gpu_range.is_elastic):
+            return None
+        if (why := self._daemon.suspensions.hindrance()) is not None:
+            return why
+        need_bytes = gpus * (run.memory_bytes or admission.most_memory(state, quota))
+        most_bytes = self._daemon.suspensions.most_bytes()
+        if most_bytes is None or need_bytes <= most_bytes:
+            return None
+        need, most = format_size(need_bytes), format_size(most_bytes)
+        return f"its GPU memory (up to {need}) does not fit in the host memory ({most})"
 
     def _submitter(self, who: Speaker) -> tuple[int, int, str]:
         """Returns the caller's uid and gid, which the job runs as, and its place.
@@ -381,12 +405,12 @@ class JobOperations:
         run = RunSpec("", 0, None, None, **given)
         bound = host_use.short_of(state, env, run, when_alone=True)
         if bound is not None:
-            raise OperationError(relayed(reasons.host_above(run, bound)), "quota")
+            raise OperationError(relayed(reasons.host_above(run, bound)), code="quota")
 
         def begin(reply: Callable[[Any], None]) -> None:
-            def then(why: MessageLine | None) -> None:
-                is_told = why is not None and host_use.needs(run)
-                reply({"note": found.RUN_WITHOUT_LIMITS(why=why)} if is_told else {})
+            def then(why: str | None) -> None:
+                note = self._daemon.jobs.note_of_command(run, why)
+                reply({} if note is None else {"note": note})
 
             if isinstance(session, Connection) and self._launch_hosts.is_on_node(session):
                 self._daemon.jobs.enter(env, session.key, run, then)
@@ -401,7 +425,7 @@ class JobOperations:
         """Checks the caller's right to this queue (None: no queue). Raises OperationError."""
         refusal = None if name is None else self._queue_refusal(who, name)
         if refusal is not None:
-            raise OperationError(relayed(refusal), "quota")
+            raise OperationError(relayed(refusal), code="quota")
 
     def _queue_refusal(self, who: Speaker, name: str) -> str | None:
         state = self._daemon.state
@@ -473,8 +497,10 @@ class JobOperations:
                     continue
             at, behind = at + 1, bulk_actions.FIRST
         _spend(who, STEP_UNITS - left)
-        bulk_actions.carry_out(self._daemon, found, rows)
         after = f"ids:{at}.{behind}" if at < len(names) else None
+        bulk_actions.carry_out(self._daemon, found, rows, goes_on=after is not None)
+        if after is None and given.get("after") and not found:
+            self._daemon.journal.sync()  # the parts before this one
         return {"schema_version": 1, "jobs": list(rows.values()), "after": after}
 
     def _past(self, names: Sequence[str]) -> Mapping[str, Ended]:
@@ -520,7 +546,7 @@ class JobOperations:
             not isinstance(event, events.ReleaseTask)
             and (why := job_actions.objection(self._daemon.state, event)) is not None
         ):
-            raise OperationError(relayed(why), "refused")
+            raise OperationError(relayed(why), code="refused")
         return event
 
     def _order(
@@ -609,7 +635,7 @@ class JobOperations:
         else:
             objection = job_actions.objection(state, event)
         if objection is not None:
-            raise OperationError(relayed(objection), "refused")
+            raise OperationError(relayed(objection), code="refused")
         self._daemon.submit_or_refuse(event)
 
     def _lives(self, who: Speaker, job_id: str) -> bool:
@@ -634,8 +660,14 @@ class JobOperations:
         ended = self._ended(who, job_id)
         state, again = ended.job.state.value, ended.job.job_id
         if self._is_stored(ended):
-            raise OperationError(messages.JOB_ENDED(job=job_id, state=state, again=again))
-        raise OperationError(messages.JOB_ENDED_LONG_AGO(job=job_id, state=state))
+            raise OperationError(
+                f"{job_id} has ended ({state})",
+                f"run it again with `nodemgr queue requeue {again}`",
+                "refused",
+            )
+        raise OperationError(
+            f"{job_id} has ended ({state})", "to run it again, submit it again", "refused"
+        )
 
     def _is_stored(self, ended: Ended) -> bool:
         """Returns whether the store has its command and variables."""
@@ -718,9 +750,17 @@ class JobOperations:
     def _move(self, who: Speaker, given: dict[str, Any]) -> Any:
         queue, first = given.get("queue"), given.get("first", False)
         if (queue is None) is not first:
-            raise OperationError(messages.QUEUE_OR_FIRST())
+            raise OperationError(
+                "the new place of the job is missing, or given twice",
+                "name a queue (for its end) or --first (for the front of the job's own queue)",
+            )
         if first and who.env is not None:
-            raise OperationError(messages.FRONT_OF_QUEUE())
+            raise OperationError(
+                "the front of a queue is for administrators: root, the manager's user, the group "
+                "nodemgr",
+                "ask one of them, or name a queue",
+                "refused",
+            )
         self._check_queue(queue)
         self._check_lives(who, given["job"])
         self._check_right(who, queue)
@@ -740,9 +780,17 @@ class JobOperations:
             )
         ended = self._ended(who, job_id)
         if ended.job.job_id != job_id:
-            raise OperationError(messages.ARRAY_ENDED(job=job_id, element=ended.job.job_id))
+            raise OperationError(
+                f"{job_id} is an array that has ended",
+                f"name the element that is to run again ({ended.job.job_id})",
+                "refused",
+            )
         if not self._is_stored(ended):
-            raise OperationError(messages.JOB_TOO_OLD(job=job_id, command=ended.job.run.command))
+            raise OperationError(
+                f"{job_id} ended so long ago that its command and variables are not kept",
+                f"submit it again ({ended.job.run.command})",
+                "refused",
+            )
         job = replace(ended.job, after=()) if no_after else ended.job
         self._check_awaited(who, job)
         if self._queue_refusal(who, job.priority) is not None:
@@ -762,11 +810,9 @@ class JobOperations:
                 continue
             how = "is not known any more" if lost is None else f"is {lost.value}"
             raise OperationError(
-                stated(
-                    f"{job.job_id} waits for {name}, which {how}",
-                    f"requeue {name} first, or `nodemgr queue requeue {job.job_id} --no-after`",
-                    "refused",
-                )
+                f"{job.job_id} waits for {name}, which {how}",
+                f"requeue {name} first, or `nodemgr queue requeue {job.job_id} --no-after`",
+                "refused",
             )
 
     @verb(
@@ -790,7 +836,10 @@ class JobOperations:
         name = given.pop("queue")
         row = queue_settings.rows(self._daemon.state).get(name)
         if row is None and "rank" not in given:
-            raise OperationError(messages.QUEUE_IS_NEW(queue=name))
+            raise OperationError(
+                f"queue {name} is new and has no rank",
+                "name its rank (--rank N; high has 300, normal 200, low 100)",
+            )
         before = row or QueueRow(name, given["rank"])
         row = replace(before, **named(before, given))
         self._do(events.SetQueue(row, who.name, self._daemon.clock.wall_ns()))
@@ -939,7 +988,9 @@ class JobOperations:
             raise _no_job(who, job_id)
         if job.job_id != job_id or job.indices:
             element = array_rows.first(job) if job.indices else job.job_id
-            raise OperationError(messages.IS_ARRAY(job=job_id, element=element))
+            raise OperationError(
+                f"{job_id} is an array", f"name one of its elements, for example {element}"
+            )
         number = given.get("attempt") or job.attempt
         if number == 0 and ended is None:
             raise OperationError(messages.NOT_STARTED(job=job_id))
@@ -958,11 +1009,23 @@ def _is_named(row: QueueRow, session: Session | None) -> bool:
 
 def _no_job(who: Speaker, job_id: str) -> OperationError:
     if job_id.startswith("r"):
-        return OperationError(messages.NO_REQUEST(request=job_id))
+        return OperationError(
+            f"no request {job_id!r} waits here",
+            "`nodemgr status` shows requests, and the tasks of those that were granted",
+            "not_found",
+        )
     return OperationError(
-        messages.NO_JOB(job=job_id)
+        stated(
+            f"there is no job {job_id!r}",
+            "`nodemgr queue` shows what waits, `nodemgr history` what has ended",
+            "not_found",
+        )
         if who.env is None
-        else messages.ENV_HAS_NO_JOB(env=who.env, job=job_id)
+        else stated(
+            f"{who.env} has no job {job_id!r}",
+            "`nodemgr queue` shows what waits, `nodemgr history` what has ended",
+            "not_found",
+        )
     )
 
 
@@ -989,11 +1052,9 @@ def _user_of_job(uid: int) -> str:
         return known_user_name(uid)
     except TimeoutError:
         raise OperationError(
-            stated(
-                f"the user database of the node does not name uid {uid} in time",
-                "submit the job again in a moment",
-                "busy",
-            )
+            f"the user database of the node does not name uid {uid} in time",
+            "submit the job again in a moment",
+            "busy",
         ) from None
 
 
@@ -1008,7 +1069,7 @@ def _submitted(answered: effects.SubmitAnswered) -> dict[str, Any] | OperationEr
     code = answered.code
     return OperationError(
         relayed(answered.reason),
-        (
+        code=(
             "quota"
             if code in QUOTA_CODES
             else CODES.get(code, "refused")

@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from nodemgr.core.leases.begins import record_id
 from nodemgr.core.lifecycle import queue_settings
-from nodemgr.core.lifecycle.leasing import record_id
 from nodemgr.core.model import job_ids
 from nodemgr.core.model.entities import Ended, Job, Request, Resize, Task
 from nodemgr.core.requests import notify
@@ -28,9 +28,7 @@ from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
 from nodemgr.edge.rpc.turns import Took, Work, in_turns
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.reader import AttemptOutcome, HistoryQuery, HistoryReader, PastFault
-from nodemgr.messages import jobs
 from nodemgr.messages import orders as messages
-from nodemgr.messages.executor import END_FORGOTTEN
 
 SCHEMA_VERSION = 1
 PAGE_NS = STEP_UNITS * UNIT_NS
@@ -297,7 +295,12 @@ class JobViews:
             number = record_id(task_id)
             record = past.lease(env, number)
             if record is None:
-                return OperationError(jobs.NO_RECORD(task=task_id))
+                return OperationError(
+                    f"no task {task_id} is recorded",
+                    "`nodemgr status` shows the tasks that run, `nodemgr allocations` those that "
+                    "have ended",
+                    "not_found",
+                )
             return _text({"tasks": [_lease(number, record, index_of, is_least)]})
 
         self._past.ask(env or "", told, answer_of_past(reply))
@@ -384,6 +387,6 @@ def _outcome(job_id: str, outcomes: list[AttemptOutcome]) -> dict[str, Any]:
             "of": job_id,
             "state": None,
             "exit": 1,
-            "why": END_FORGOTTEN(),
+            "why": "the history does not reach back to its end",
         }
     return {"job": job_id, "of": told.job_id, "state": told.state, "exit": code, "why": told.why}

@@ -22,7 +22,6 @@ from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host.file_events import Growth
 from nodemgr.edge.rpc.operation import Later, OperationError, Reply
-from nodemgr.messages import jobs as messages
 
 LOG_READ_NS = 1_000_000
 """The cost of a read for its environment, with the packets of its question and answer."""
@@ -120,7 +119,11 @@ class OutputReads:
         if descriptor is None:
             tails = (attempt.log_tail for attempt in job.attempts if attempt.number == number)
             if (tail := next(tails, None)) is None:
-                raise OperationError(messages.NO_LOG(job=job_id, attempt=number))
+                raise OperationError(
+                    f"{job_id} has no log of a start {number}",
+                    f"`nodemgr history {job_id}` lists its starts",
+                    "not_found",
+                )
             return {**answer, "tail": tail}, False
         try:
             piece = log_pieces.read(descriptor, offset)

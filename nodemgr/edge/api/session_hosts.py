@@ -18,7 +18,6 @@ from nodemgr.edge.kernel import namespaces
 from nodemgr.edge.kernel.process_locations import location_of
 from nodemgr.edge.kernel.processes import start_ticks, user_name
 from nodemgr.edge.rpc.operation import OperationError
-from nodemgr.messages import jobs as messages
 
 NODE = ""
 """The place that is no container's."""
@@ -48,7 +47,11 @@ class LaunchHosts:
         Raises OperationError, in one line for the speaker, if no job can be run there.
         """
         if not isinstance(session, Connection):
-            raise OperationError(messages.SUBMIT_OVER_UDP())
+            raise OperationError(
+                "over UDP the user of a job is not known",
+                "submit it on the node or in a container of the node",
+                "refused",
+            )
         pid, uid, is_home = (
             session.identity.pid,
             session.identity.uid,
@@ -56,17 +59,33 @@ class LaunchHosts:
         )
         # the kernel shows an ordinary user's manager no namespaces of another user's process
         if not session.listener.for_all and os.geteuid() not in (0, uid):
-            raise OperationError(messages.OTHER_USERS_JOBS(user=user_name(os.geteuid())))
+            raise OperationError(
+                f"this manager runs as {user_name(os.geteuid())} and can run that user's jobs "
+                "alone",
+                f"submit as {user_name(os.geteuid())}, or ask for a manager that runs as root",
+                "refused",
+            )
         if is_home and not session.listener.for_all:
             return NODE
         if is_home:
-            raise OperationError(messages.SOCKET_OF_CONTAINERS())
+            raise OperationError(
+                "this socket is for containers",
+                "on the node itself, submit without NODEMGR_ENV_DIR",
+                "refused",
+            )
         if not session.listener.for_all:
-            raise OperationError(messages.OTHER_SANDBOX())
+            raise OperationError(
+                "a job of this sandbox would run outside of it",
+                "submit on the node itself, or in a container that was started with its "
+                "environment's device",
+                "refused",
+            )
         found, inodes = location_of(pid), namespaces.of(pid)
         if start_ticks(pid) != session.identity.start_ticks:
             # the examined process may have been the next one of this PID
-            raise OperationError(messages.SUBMITTER_ENDED())
+            raise OperationError(
+                "the process that submitted the job has ended", "submit it again", "refused"
+            )
         return (
             f"{session.env}/{uid}/{found.container_name or found.container or f'mnt:{inodes[0]}'}"
         )

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from client_plugin.messages.form import stated
+from client_plugin.messages.form import Message, stated
 from client_plugin.units import MAX_DURATION_MS, format_duration
 from client_plugin.ways.nearest import did_you_mean
-from nodemgr.core.lifecycle import administration, leasing
+from nodemgr.core.leases import ends
+from nodemgr.core.lifecycle import administration
 from nodemgr.core.model import events
 from nodemgr.core.model.entities import Suspension, Task, TaskState
 from nodemgr.core.requests.notify import Standings
@@ -19,7 +20,6 @@ from nodemgr.edge.api.verb_table import ADMIN, ENV, EVERYONE, Speaker, verb
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Argument, Later, OperationError, Reply, duration, text
 from nodemgr.messages import suspension as messages
-from nodemgr.messages.orders import ENV_HAS_NO_TASK, NO_TASK
 
 SHOWN_CHARS = 40
 
@@ -53,7 +53,12 @@ class TaskOperations:
         self._daemon.submit_or_refuse(event)
         if self._suspension(task.task_id) is not Suspension.SUSPENDING:
             return Later(lambda reply: reply(self._facts(task.task_id)))
-        return self._at_the_end(task.task_id, messages.SUSPEND_FAILED)
+        return self._at_the_end(
+            task.task_id,
+            Message(
+                "{task} is not suspended and goes on: {reason}", "see `nodemgr events`", "refused"
+            ),
+        )
 
     @verb("task_resume", ENV | ADMIN, TASK, changes=True)
     def resume(self, who: Speaker, given: dict[str, Any]) -> Later:
@@ -62,12 +67,21 @@ class TaskOperations:
         if task.suspension is Suspension.RESUMING:
             raise OperationError(messages.BEING_RESUMED(task=task.task_id))
         if task.suspension is Suspension.NONE:
-            raise OperationError(messages.NOT_SUSPENDED(task=task.task_id))
+            raise OperationError(
+                f"{task.task_id} is not suspended", "it goes on by itself", "refused"
+            )
         event = events.ResumeTask(task.task_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
         self._daemon.submit_or_refuse(event)
         if self._suspension(task.task_id) is not Suspension.RESUMING:
             return Later(lambda reply: reply(self._facts(task.task_id)))
-        return self._at_the_end(task.task_id, messages.RESUME_NOT_DONE)
+        return self._at_the_end(
+            task.task_id,
+            Message(
+                "the GPU memory of {task} did not come back: {reason}",
+                "try once more, else end its processes",
+                "refused",
+            ),
+        )
 
     @verb("task_keep", ENV | ADMIN, {**TASK, "for_ms": FOR_MS}, changes=True)
     def keep(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
@@ -76,9 +90,10 @@ class TaskOperations:
         limit_ms = self._daemon.state.envs[task.env].quota.max_keep_ms
         if who.env is not None and for_ms > limit_ms:
             raise OperationError(
-                messages.KEEP_TOO_LONG(
-                    asked=format_duration(for_ms), limit=format_duration(limit_ms), env=task.env
-                )
+                f"a user of {task.env} may keep an idle task for {format_duration(limit_ms)}, not "
+                f"for {format_duration(for_ms)}",
+                "name a shorter time, or ask an administrator (quota set --max-keep)",
+                "quota",
             )
         wall_ns = self._daemon.clock.wall_ns()
         self._daemon.submit_or_refuse(
@@ -94,34 +109,51 @@ class TaskOperations:
         known = [row.task_id for row in state.tasks.values() if who.env in (None, row.env)]
         shown, meant = name[:SHOWN_CHARS], did_you_mean(name, known)
         raise OperationError(
-            messages.NO_SUCH_TASK(task=shown, meant=meant)
+            stated(f"there is no task {shown!r}{meant}", "`nodemgr status` lists them", "not_found")
             if who.env is None
-            else messages.ENV_HAS_NO_SUCH_TASK(env=who.env, task=shown, meant=meant)
+            else stated(
+                f"{who.env} has no task {shown!r}{meant}",
+                "`nodemgr status` lists them",
+                "not_found",
+            )
         )
 
     def _check_suspend(self, task: Task) -> None:
         """Raises OperationError for a task that cannot be suspended now."""
         state, task_id = self._daemon.state, task.task_id
-        waits = leasing.resume_id(task_id) in state.requests
+        waits = ends.resume_id(task_id) in state.requests
         if task.suspension is Suspension.SUSPENDED and not waits:
-            raise OperationError(messages.ALREADY_SUSPENDED(task=task_id))
+            raise OperationError(
+                f"{task_id} is suspended already",
+                f"`nodemgr resume {task_id}` brings it back",
+                "refused",
+            )
         if task.suspension is Suspension.SUSPENDING:
-            raise OperationError(messages.BEING_SUSPENDED(task=task_id))
+            raise OperationError(
+                f"{task_id} is being suspended", "wait, or see `nodemgr status`", "busy"
+            )
         if task.suspension is Suspension.RESUMING:
             raise OperationError(messages.BEING_RESUMED(task=task_id))
         if task.state is TaskState.STALLED or task_id in state.silent_jobs:
-            raise OperationError(messages.TASK_IS_STALLED(task=task_id))
+            raise OperationError(
+                f"{task_id} is stalled, and a stopped process cannot be suspended",
+                f"`nodemgr release {task_id}` takes its GPUs back",
+                "refused",
+            )
         if task_id in state.elastics:
             raise OperationError(
-                stated(
-                    f"{task_id} is an elastic task, which is never suspended",
-                    "it gives GPUs back while others wait, and nodemgr release ends its lease",
-                    "refused",
-                )
+                f"{task_id} is an elastic task, which is never suspended",
+                "it gives GPUs back while others wait, and nodemgr release ends its lease",
+                "refused",
             )
         members = [state.processes[key] for key in task.processes]
         if not members or any(member.pid is None for member in members):
-            raise OperationError(messages.TASK_IS_ELSEWHERE(task=task_id))
+            raise OperationError(
+                f"{task_id} has processes on other machines or none yet, and only those of this "
+                "node can be suspended",
+                f"`nodemgr release {task_id}` takes its GPUs back",
+                "refused",
+            )
 
     def _at_the_end(self, task_id: str, failed: Any) -> Later:
         def begin(reply: Reply) -> None:
@@ -129,7 +161,11 @@ class TaskOperations:
                 if reason:
                     reply(OperationError(failed(task=task_id, reason=reason)))
                 elif task_id not in self._daemon.state.tasks:
-                    reply(OperationError(messages.ENDED_MEANWHILE(task=task_id)))
+                    reply(
+                        OperationError(
+                            f"{task_id} has ended", "`nodemgr events` says why", "not_found"
+                        )
+                    )
                 else:
                     reply(self._facts(task_id))
 
@@ -140,7 +176,7 @@ class TaskOperations:
     def _facts(self, task_id: str) -> dict[str, Any]:
         """The task's suspension, and why its resume waits."""
         state, now_ns = self._daemon.state, self._daemon.clock.monotonic_ns()
-        request = state.requests.get(leasing.resume_id(task_id))
+        request = state.requests.get(ends.resume_id(task_id))
         reason = None if request is None else Standings(state, now_ns).of(request)[2]
         return {"task": task_id, "suspension": self._suspension(task_id).value, "reason": reason}
 
@@ -161,9 +197,24 @@ def to_release(state: State, name: str, env: str | None) -> str:
         if task is not None and task.job_id is None and task.suspension is not Suspension.NONE:
             members = [state.processes[key].pid for key in task.processes]
             pids = " ".join(str(pid) for pid in members if pid is not None)
-            raise OperationError(messages.RELEASE_OF_SUSPENDED(task=found, pids=pids))
+            raise OperationError(
+                f"{found} is suspended, and its processes cannot go on without their GPU memory",
+                f"bring it back first (`nodemgr resume {found}`), or end its processes (kill "
+                f"{pids})",
+                "refused",
+            )
         return found
     shown = name[:SHOWN_CHARS]
     raise OperationError(
-        NO_TASK(task=shown) if env is None else ENV_HAS_NO_TASK(env=env, task=shown)
+        stated(
+            f"there is no task or waiting request {shown!r}",
+            "`nodemgr status` lists them",
+            "not_found",
+        )
+        if env is None
+        else stated(
+            f"{env} has no task or waiting request {shown!r}",
+            "`nodemgr status` lists them",
+            "not_found",
+        )
     )

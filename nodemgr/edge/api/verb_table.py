@@ -16,11 +16,11 @@ from nodemgr.edge.api.views import Views
 from nodemgr.edge.clients.client_sessions import ASK_NS, Session
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host import stderr_log
+from nodemgr.edge.kernel.processes import Identity
 from nodemgr.edge.rpc.cost import Units
 from nodemgr.edge.rpc.operation import Argument, Later, OperationError, Reply, check
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.messages import orders as messages
-from nodemgr.messages import web
 
 Handled = TypeVar("Handled", bound=Callable[..., Any])
 
@@ -55,15 +55,13 @@ class Speaker(NamedTuple):
     session: Session | None = None
     past: Mapping[str, Ended] | None = None
     """Of an order to many ids: what the store has of those that do not live; None: ask it."""
+    caller: Identity | None = None
+    """The process of an administrator, by the kernel's word."""
 
     def took(self, duration_ns: int) -> None:
         """Counts the time of a later turn on the caller's environment."""
         if self.session is not None:
             self.session.took(duration_ns)
-
-    @classmethod
-    def admin(cls, name: str) -> Speaker:
-        return cls(ADMIN, name, name, None)
 
     def scope(self, given: Mapping[str, Any]) -> str | None:
         """The environment that an order is about; None: all. Raises OperationError."""
@@ -97,7 +95,7 @@ class VerbRow(NamedTuple):
     name: str
     who: Right
     arguments: Mapping[str, Argument]
-    perform: Callable[[Speaker, dict[str, Any]], Any]
+    perform: Callable[[Any, dict[str, Any]], Any]
     needs: Needs = Needs.NOTHING
     changes: bool = False
     """It changes what is stored; else it only reads."""
@@ -126,6 +124,35 @@ def verb(
     return mark
 
 
+def rows_of(homes: Iterable[object]) -> dict[str, VerbRow]:
+    """The rows of the objects with handlers, by the names of the verbs."""
+    rows: dict[str, VerbRow] = {}
+    for home in homes:
+        for name, method in inspect.getmembers(type(home), inspect.isfunction):
+            if (row := method.__dict__.get("verb")) is not None:
+                assert row.name not in rows, row.name
+                rows[row.name] = row._replace(perform=getattr(home, name))
+    return rows
+
+
+def answer_to(perform: Callable[[], Any], reply: Reply) -> None:
+    """`reply` gets, now or later, the answer of `perform` or the refusal in its place."""
+    answer: Any
+    try:
+        answer = perform()
+    except OperationError as error:
+        answer = error
+    except StoreFailed as error:
+        answer = OperationError(messages.STORE_FAILED(fault=error))
+    except Exception as error:  # an answer is owed in any case
+        stderr_log.fault("in an order", error)
+        answer = OperationError(messages.INTERNAL_FAULT(error=repr(error)))
+    if isinstance(answer, Later):
+        answer.begin(reply)
+    else:
+        reply(answer)
+
+
 Begin = Callable[[Speaker, str, Any, Reply], None]
 Elsewhere = Callable[[Begin, Speaker, str, object, Reply], bool]
 """Takes an order that is not this node's alone; False: it is. It may begin a part of it here."""
@@ -138,12 +165,7 @@ class Verbs:
         self, daemon: Daemon, views: Views, homes: Iterable[object], elsewhere: Elsewhere
     ) -> None:
         self._daemon, self._views, self._elsewhere = daemon, views, elsewhere
-        self.rows: dict[str, VerbRow] = {}
-        for home in homes:
-            for name, method in inspect.getmembers(type(home), inspect.isfunction):
-                if (row := method.__dict__.get("verb")) is not None:
-                    assert row.name not in self.rows, row.name
-                    self.rows[row.name] = row._replace(perform=getattr(home, name))
+        self.rows = rows_of(homes)
 
     def find(self, caller: Speaker, name: str, given: object) -> tuple[VerbRow, dict[str, Any]]:
         """The row and the checked arguments. Raises OperationError."""
@@ -152,18 +174,32 @@ class Verbs:
             raise self._no_right(row, caller.right, name)
         env = given.get("env") if isinstance(given, dict) else None
         if caller.right is Right.ENV_TOKEN and env not in (None, caller.env):
-            raise OperationError(web.TOKEN_OF_OTHER_ENV(env=caller.env))
+            raise OperationError(
+                f"this token is for environment {caller.env} alone",
+                "enter a token of the other environment",
+                "forbidden",
+            )
         return row, check(row.arguments, given)
 
     def _no_right(self, row: VerbRow | None, right: Right, name: str) -> OperationError:
         if row is not None and right is PAGE and row.who & VIEWERS:
-            return OperationError(web.NEEDS_TOKEN())
+            return OperationError(
+                "this needs a token of the web page", "`nodemgr web token` makes one", "token"
+            )
         if row is not None and right is Right.ENV_TOKEN and Right.ADMIN_TOKEN in row.who:
-            return OperationError(web.NEEDS_ADMIN_TOKEN())
+            return OperationError(
+                "this needs an administrator's token",
+                "`nodemgr web token --admin` makes one",
+                "forbidden",
+            )
         if row is not None and right is ENV and ADMIN in row.who:
-            return OperationError(messages.ADMINS_VERB(verb=name))
+            return OperationError(
+                f"{name} is for administrators: root, the manager's user, the group nodemgr",
+                "ask one of them, or run it on the node",
+                "refused",
+            )
         known = ", ".join(sorted(one.name for one in self.rows.values() if one.who & right))
-        return OperationError(messages.UNKNOWN_VERB(verb=name[:40], known=known))
+        return OperationError(f"unknown verb {name[:40]!r}", f"the verbs are {known}")
 
     def begin(
         self,
@@ -209,7 +245,7 @@ class Verbs:
             return
 
         def carry_out() -> None:
-            self._carry_out(row, caller, arguments, reply)
+            answer_to(lambda: self._perform(row, caller, arguments), reply)
 
         def go_on() -> None:
             in_turn(carry_out)
@@ -227,21 +263,14 @@ class Verbs:
             go_on()
 
     @staticmethod
-    def _carry_out(row: VerbRow, caller: Speaker, arguments: dict[str, Any], reply: Reply) -> None:
-        answer: Any
+    def _perform(row: VerbRow, caller: Speaker, arguments: dict[str, Any]) -> Any:
         try:
-            answer = row.perform(caller, arguments)
+            return row.perform(caller, arguments)
         except OperationError as error:
-            answer = error
-            if row.changes and caller.right is Right.ENV_TOKEN and error.code == "not_found":
-                # refused as one that does not exist is
-                answer = OperationError(web.NOT_OF_TOKEN(refusal=error, env=caller.env))
-        except StoreFailed as error:
-            answer = OperationError(messages.STORE_FAILED(fault=error))
-        except Exception as error:  # an answer is owed in any case
-            stderr_log.fault("in an order", error)
-            answer = OperationError(messages.INTERNAL_FAULT(error=repr(error)))
-        if isinstance(answer, Later):
-            answer.begin(reply)
-        else:
-            reply(answer)
+            if not (row.changes and caller.right is Right.ENV_TOKEN and error.code == "not_found"):
+                raise
+            raise OperationError(  # refused as one that does not exist is
+                f"{error}; this token is for environment {caller.env} alone",
+                "enter a token of the other environment",
+                "forbidden",
+            ) from None

@@ -13,15 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from client_plugin.messages.form import MessageLine
-from nodemgr.core.lifecycle.leasing import record_id
+from nodemgr.core.leases.begins import record_id
 from nodemgr.core.model.entities import Asker, Job, Process, Task
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.preference import chosen_line
+from nodemgr.core.state.node_state import State
 from nodemgr.core.views import figures, gpu_health, job_rows, snapshot
 from nodemgr.core.views.figures import UNKNOWN, Readings
 from nodemgr.core.views.snapshot import SECOND_NS
-from nodemgr.edge.api.task_rows import TaskRows, figures_text
 from nodemgr.edge.clients.connection_report import Crowd
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.gpu.figure_reader import FigureReader
@@ -48,10 +47,8 @@ COUNTERS = (
 
 TURN_ENVS = 250
 """Rows of environments per turn of the loop: they take some milliseconds."""
-TURN_TASKS = 1_000
+TURN_TASKS = 250
 """Task rows per turn of the loop: they take some milliseconds."""
-FIGURED_TURN_TASKS = 250
-"""The tasks of one turn in rows with figures, which take twice as long."""
 FIGURED_TASKS = 1_000
 """The oldest tasks of a view have figures; those of further tasks are null."""
 
@@ -66,7 +63,6 @@ class Views:
         self._daemon = daemon
         self._settings = settings
         self._store = store
-        self._task_rows = TaskRows(daemon.state, self._task)
         self._figures = FigureReader(
             daemon.state,
             daemon.clock,
@@ -75,6 +71,7 @@ class Views:
             daemon.ledgers,
             lambda: daemon.compute.gates.uses(),
             lambda: daemon.compute.gates.paused_tasks,
+            daemon.jobs.host_limits.leaves,
         )
         self._since_wall_ns = daemon.clock.wall_ns()
 
@@ -118,11 +115,12 @@ class Views:
 
     def _reply_figures(self, env: str | None, reply: Reply) -> None:
         state, readings = self._daemon.state, self._figures.now()
-        frame = figures.frame(state, readings, self._daemon.gpus.last.used_bytes)
+        frame = figures.frame(state, readings, self._daemon.gpus.last.used_bytes, env)
 
         def rows(tasks: list[Task], readings: Readings) -> list[str]:
             return [
-                f'{{"id":"{task.task_id}",{figures_text(state, task, readings)}}}' for task in tasks
+                _to_text({"id": task.task_id, **figures.of_task(state, task, readings)._asdict()})
+                for task in tasks
             ]
 
         def text() -> Work[JsonText]:
@@ -140,7 +138,13 @@ class Views:
 
         def rows(tasks: list[Task], readings: Readings) -> list[str]:
             now_ns = daemon.clock.monotonic_ns()
-            return self._task_rows.texts(tasks, now_ns, daemon.beats, readings)
+            return [
+                _to_text({
+                    **self._task(task, task.task_id in readings.paused),
+                    **snapshot.task_changes(daemon.state, task, now_ns, daemon.beats, readings),
+                })
+                for task in tasks
+            ]  # fmt: skip
 
         waiting = snapshot.waiting(daemon.state)
         frame = self._frame(env, readings, waiting)
@@ -175,8 +179,7 @@ class Views:
         most = len(ids) - FIGURED_TASKS
         while ids:
             is_figured = len(ids) > most
-            count = min(TURN_TASKS, FIGURED_TURN_TASKS if is_figured else TURN_TASKS, len(ids))
-            some = [ids.popleft() for _ in range(count)]
+            some = [ids.popleft() for _ in range(min(TURN_TASKS, len(ids)))]
             tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
             texts.extend(rows(tasks, readings if is_figured else UNKNOWN))
             if ids:
@@ -196,6 +199,7 @@ class Views:
             readings=readings,
         )
         frame["store"], frame["launcher"] = daemon.journal.health(), daemon.jobs.health()
+        frame["gate_node"] = daemon.jobs.closes_jobs()
         for row in frame["queue"]:
             request = daemon.state.requests.get(row["request"])  # a held job has no request
             row["places"] = self._locations(() if request is None else request.askers)
@@ -349,7 +353,7 @@ class Views:
         daemon = self._daemon
 
         def begin(reply: Reply) -> None:
-            def answer(fault: MessageLine | None) -> None:
+            def answer(fault: str | None) -> None:
                 rows = self.checks(suspension_fault=fault)
                 reply({"schema_version": SCHEMA_VERSION, "checks": rows})
 
@@ -362,27 +366,13 @@ class Views:
         return Later(begin)
 
     def checks(
-        self, env: str | None = None, suspension_fault: MessageLine | None = None
+        self, env: str | None = None, suspension_fault: str | None = None
     ) -> list[dict[str, Any]]:
         """The manager's own doctor checks; with `env`, only the violations of that env."""
         daemon = self._daemon
         used = len(os.listdir("/proc/self/fd"))
         state = daemon.state
-        violations = [
-            reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)
-        ]
-        violations += [
-            f"GPU {state.gpus[uuid].index} has {reasons.gib(unbooked_bytes)} in use that no grant"
-            " explains, and promises them to no environment"
-            for uuid, unbooked_bytes in state.unbooked.items()
-        ]
-        violations += [
-            f"{row.env} is charged for {reasons.gib(row.memory_bytes)} of GPU "
-            f"{state.gpus[row.uuid].index} that its ended processes exported: end the processes "
-            "that have it open"
-            for row in snapshot.unreclaimed(state, env)
-            if row.is_exported
-        ]
+        violations = _violations(state, env)
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.node.driver_limits.line
         box, hindrance = daemon.envs.containers, daemon.suspensions.hindrance()
         moved = daemon.suspensions.under_way()
@@ -407,12 +397,27 @@ class Views:
             [crowd.line() for crowd in self.crowds()],
             daemon.jobs.factory.state(),
             daemon.jobs.unknown(),
-            shares=found.SHARES_BY_MPS() if daemon.compute.has_mps() else found.SHARES_BY_TURNS(),
+            shares="kept by MPS, to which a grant gives a percentage of threads; the launch gate "
+            "does priority"
+            if daemon.compute.has_mps()
+            else found.SHARES_BY_TURNS(),
             suspension=(
                 suspension_fault is None,
                 suspension_fault
-                or (hindrance and found.SUSPENSION_SKIPPED(why=hindrance))
-                or (moved and found.SUSPENSION_UNDER_WAY(task=moved))
+                or (
+                    hindrance
+                    and (
+                        f"skipped, since {hindrance}; a latency-sensitive request has best-effort "
+                        "jobs queued again instead"
+                    )
+                )
+                or (
+                    moved
+                    and (
+                        f"the driver moves the GPU memory of {moved} now; nothing else was tried "
+                        "meanwhile"
+                    )
+                )
                 or found.SUSPENSION_WORKS(),
             ),
             gpu_faults=gpu_health.warnings(state, by_order=False),
@@ -420,7 +425,7 @@ class Views:
         )
         return doctor.examine(around)
 
-    def _udp(self) -> MessageLine | None:
+    def _udp(self) -> str | None:
         udp, counters = self._daemon.udp, self._daemon.hub.counters
         if udp is None:
             return None
@@ -429,14 +434,13 @@ class Views:
             for kind in ("malformed", "forged", "replayed", "throttled")
         ]
         count = udp.client_count()
-        return found.UDP_ON(
-            address=f"{udp.address[0]}:{udp.address[1]}",
-            count=count,
-            plural="" if count == 1 else "s",
-            dropped=", ".join(dropped),
+        return (
+            f"{udp.address[0]}:{udp.address[1]}, {count} client{'' if count == 1 else 's'}, each "
+            "with whole GPUs or a fixed cap, for lack of a ledger; their deaths are seen by "
+            f"silence; dropped since the start: {', '.join(dropped)}"
         )
 
-    def _gate(self) -> tuple[bool, MessageLine]:
+    def _gate(self) -> tuple[bool, str]:
         daemon = self._daemon
         if daemon.gate is None:
             return True, daemon.no_gate
@@ -445,7 +449,7 @@ class Views:
             str(gpu.index) for gpu in reading.gpus if gpu.healthy and gpu.uuid not in reading.minors
         ]
         if nameless:
-            return False, found.GATE_WITHOUT_MINOR(gpus=", ".join(nameless))
+            return False, f"NVML names no device node of GPU {', '.join(nameless)}: it stays shut"
         return daemon.gate.state()
 
     def env_checks(self, env: str, pid: int | None) -> list[dict[str, Any]]:
@@ -457,7 +461,16 @@ class Views:
         ]
         gate = self._daemon.gate
         ok, detail = (True, self._daemon.no_gate) if gate is None else gate.state_of(env, pid)
-        return [*rows, doctor.row_of(found.CHECK_GATE_OF_ENV, ok, detail)]
+        return [
+            *rows,
+            doctor.row_of(
+                "device gate",
+                "start the container with the environment's CDI device; if it is so, see the "
+                "manager's log",
+                ok,
+                detail,
+            ),
+        ]
 
 
 def internal_fault(error: Exception) -> OperationError:
@@ -466,3 +479,22 @@ def internal_fault(error: Exception) -> OperationError:
         return error
     stderr_log.fault("in work in turns", error)
     return OperationError(messages.INTERNAL_FAULT(error=repr(error)))
+
+
+def _violations(state: State, env: str | None) -> list[str]:
+    found = [
+        reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)
+    ]
+    found += [
+        f"GPU {state.gpus[uuid].index} has {reasons.gib(unbooked_bytes)} in use that no grant"
+        " explains, and promises them to no environment"
+        for uuid, unbooked_bytes in state.unbooked.items()
+    ]
+    found += [
+        f"{row.env} is charged for {reasons.gib(row.memory_bytes)} of GPU "
+        f"{state.gpus[row.uuid].index} that its ended processes exported: end the processes "
+        "that have it open"
+        for row in snapshot.unreclaimed(state, env)
+        if row.is_exported
+    ]
+    return found

@@ -21,12 +21,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+from client_plugin.messages.form import stated
 from nodemgr.core.model.entities import Transport
 from nodemgr.edge.clients import socket_access
 from nodemgr.edge.clients.client_sessions import (
+    ADMINS,
     BEAT_NS,
     DECODED_NS,
+    PAGES,
     SUBMIT_NS,
     Hub,
     Session,
@@ -57,8 +61,6 @@ from nodemgr.edge.kernel.processes import (
     user_name,
 )
 from nodemgr.edge.rpc.wire import PACKET_BYTES, Value, WireError, decode, encode
-from nodemgr.messages import manager_log as log
-from nodemgr.messages import orders
 
 BACKLOG = 4_096
 ACCEPT_BATCH = 8
@@ -78,12 +80,14 @@ SHUT_S = 30.0
 """Duration of that closure; then all users may connect again and get the refusal."""
 MAX_MALFORMED = 100
 """Malformed packets before the connection is closed."""
-MAX_OUTBOX_BYTES = 2**22
-"""Unread answers of one client before its connection is closed."""
-MAX_OUTBOXES_BYTES = 2**25
-"""The same for all clients of one socket: the next one with an unread answer is closed."""
+MAX_OUTBOX_BYTES, MAX_OUTBOXES_BYTES = 2**22, 2**25
+"""Bounds of an environment's clients,"""
+MAX_ADMINS_BYTES = 2**28
+"""and both of administrators, whose answers are as large as the node."""
 RESERVE_DESCRIPTORS = 32
-"""Descriptors reserved for the store, ledgers, /proc."""
+"""Descriptors reserved for the store, ledgers, /proc, administrators."""
+ADMINS_DESCRIPTORS = 16
+"""Of these, for administrators' connections: they ask while clients have used up all others."""
 RATE_LIMIT_NS = 1_000_000_000
 """Total cost per second of one socket's clients (client_sessions.cost_ns): 20 000 beats."""
 TURN_NS = 5_000_000
@@ -91,7 +95,9 @@ TURN_NS = 5_000_000
 OTHERS_NS = 1_000_000_000
 """An env whose clients have asked for something within this time waits for its turns."""
 MAX_REST_NS = 1_000_000_000
-"""An env rests as long as its turn took while another waits, and so long at most."""
+"""An env rests so long at most while another waits."""
+REST_PERCENT = 125
+"""Its rest, of the time of its turn. Above 100: reading and garbage are not in that time."""
 LATER_CHARGED = frozenset({"sheet", "order"})
 """Questions with a cost known only once read: a submission is cheap, and many arrive at once."""
 LATE_TURN_S = 0.05
@@ -103,36 +109,51 @@ _CALM_NS = 60_000_000_000
 """A repeated shortage (descriptors, connections) or shut-out is reported after this much calm."""
 
 
-class EnvListener:
-    """A socket of an env, and the cost of its connections in this second and in this turn.
+class SocketBounds(NamedTuple):
+    """Limits of the clients of one socket."""
 
-    `for_all`: only root makes the socket reachable (in a container of the env), so every
-    process that connects has access."""
+    connections: int
+    arrivals: int
+    """Connections a second."""
+    outbox_bytes: int
+    """Unread answers of one client before its connection is closed."""
+    outboxes_bytes: int
+    """The same for all clients: the next one with an unread answer is closed."""
+    rest_percent: int | None = None
+    """The rest after each turn, of the turn's time. None: REST_PERCENT, and only beside others."""
+    unanswered: int | None = None
+    """Questions of one connection that are under way: it is not read before one is answered.
 
-    __slots__ = (
-        "arrivals",
-        "connections",
-        "crowded",
-        "env",
-        "for_all",
-        "forbidden",
-        "full_ns",
-        "listening",
-        "outbox_bytes",
-        "path",
-        "peeks",
-        "rate_limiter",
-        "shut",
-        "shut_ns",
-        "sock",
-        "strangers",
-        "turn_ns",
-        "turn_over",
-        "waiting",
-    )  # fmt: skip
+    Nor is it before it has read its answers.
+    """
 
-    def __init__(self, env: str, path: Path, sock: socket.socket, for_all: bool) -> None:
+
+OF_PAGES = SocketBounds(4, 20, 2**26, 2**27, rest_percent=400, unanswered=32)
+"""A page process may be taken over by a viewer. It has a fifth of the loop's time at most."""
+
+
+class Turn:
+    """The time spent on an env: its sockets have one turn together."""
+
+    def __init__(self, env: str, rest_percent: int | None) -> None:
         self.env = env
+        self.rest_percent = rest_percent
+        self.spent_ns = 0
+        self.is_over = False
+        self.waiting: list[Connection] = []
+        """Paused until the next turn."""
+
+
+class EnvListener:
+    """A socket of an env, and the cost of its connections in this second.
+
+    `for_all`: only root makes the socket reachable (in a container of the env, or to
+    administrators), so every process that connects has access."""
+
+    def __init__(
+        self, turn: Turn, path: Path, sock: socket.socket, for_all: bool, bounds: SocketBounds
+    ) -> None:
+        self.env, self.turn, self.bounds = turn.env, turn, bounds
         self.path = path
         self.sock = sock
         self.for_all = for_all
@@ -142,7 +163,7 @@ class EnvListener:
         """When it last reached its connection limit."""
         self.outbox_bytes = 0
         """Total of all its connections."""
-        self.arrivals = RateLimiter(MAX_ARRIVALS)
+        self.arrivals = RateLimiter(bounds.arrivals)
         self.crowded: asyncio.TimerHandle | None = None
         """Set while this second's connections are used up: when that ends."""
         self.strangers = RateLimiter(MAX_STRANGERS)
@@ -155,18 +176,14 @@ class EnvListener:
         self.peeks = True
         """New connections may get descriptors: the kernel cannot refuse, or a ledger is due."""
         self.rate_limiter = RateLimiter(RATE_LIMIT_NS)
-        self.turn_ns = 0
-        self.turn_over = False
-        self.waiting: list[Connection] = []
-        """Paused until the next turn."""
 
 
 class Connection(Session):
     """One connected process."""
 
     __slots__ = (
-        "beat", "credentials", "forbidden", "identity", "listener", "malformed", "outbox",
-        "outbox_bytes", "peeks", "reading", "server", "sock", "token_beat",
+        "beat", "credentials", "forbidden", "identity", "is_full", "listener", "malformed",
+        "outbox", "outbox_bytes", "peeks", "reading", "server", "sock", "token_beat", "unanswered",
     )  # fmt: skip
 
     def __init__(
@@ -206,6 +223,9 @@ class Connection(Session):
         """Waiting packets, descriptors duplicated: a ledger may close, its number be reused."""
         self.outbox_bytes = 0
         self.reading = False
+        self.unanswered = 0
+        self.is_full = False
+        """It is not read before it is answered, and has read the answer."""
 
     def ancestors(self) -> tuple[int, ...]:
         return ancestors(self.identity.pid)
@@ -213,7 +233,7 @@ class Connection(Session):
     def read(self) -> bool:
         """Reads a packet; the selector calls it. True: the loop has nothing to do."""
         server = self.server
-        if self.listener.turn_over:
+        if self.listener.turn.is_over:
             server.await_turn(self)
             return False
         try:
@@ -248,10 +268,15 @@ class Connection(Session):
         self.beat = self.token_beat if fast and self.token_beat else None
 
     def spend(self, cost_ns: int) -> None:
-        self.server._spend(self, cost_ns)
+        if self.listener.bounds.rest_percent is None:  # else its time is measured
+            self.server._spend(self, cost_ns)
 
     def took(self, duration_ns: int) -> None:
-        self.server.took(self.listener, duration_ns)
+        self.server.took(self.listener.turn, duration_ns)
+
+    def owes(self, answers: int) -> None:
+        self.unanswered += answers
+        self.server.weigh(self)
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         self.server.send(self, encode(verb, **fields), fds)
@@ -284,6 +309,7 @@ class ClientServer:
         self._descriptor_filter = DescriptorFilter(loop)
         self._max_per_env = max_per_env
         self._listeners: dict[Path, EnvListener] = {}
+        self._turns: dict[str, Turn] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._exhausted_ns: int | None = None
         self.on_full = on_full
@@ -292,14 +318,24 @@ class ClientServer:
         """The env of the last packet that was no beat, and its time;"""
         self._others_asked_ns = -OTHERS_NS
         """the same of any other env."""
-        self._worked: Counter[EnvListener] = Counter()
-        """Time (ns) spent on each socket since the last scheduling pass."""
+        self._worked: Counter[Turn] = Counter()
+        """Time (ns) spent on each env since the last scheduling pass."""
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
 
     # -- envs --
 
-    def open(self, env: str, path: Path, *, for_all: bool = False) -> None:
-        """Listens for the env's clients; replaces an old socket of that name. Raises OSError."""
+    def open(
+        self,
+        env: str,
+        path: Path,
+        *,
+        for_all: bool = False,
+        let_in: Callable[[Path], None] = socket_access.open_to_all,
+    ) -> None:
+        """Listens for the env's clients; replaces an old socket of that name. Raises OSError.
+
+        `let_in`: opens the socket's file to its users.
+        """
         if path in self._listeners:
             if not self.hub.expects_files(env):
                 self._listeners[path].peeks = not refuse_rights(self._listeners[path].sock, True)
@@ -314,17 +350,27 @@ class ClientServer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             refuses = refuse_rights(sock, not self.hub.expects_files(env))
             sock.bind(str(path))
-            socket_access.open_to_all(path)
+            let_in(path)
             sock.listen(BACKLOG)
         except OSError:
             sock.close()
             raise
-        listener = self._listeners[path] = EnvListener(env, path, sock, for_all)
+        bounds = self._bounds_of(env)
+        turn = self._turns.setdefault(env, Turn(env, bounds.rest_percent))
+        listener = self._listeners[path] = EnvListener(turn, path, sock, for_all, bounds)
         listener.peeks = not refuses
         self._listen(listener)
 
+    def _bounds_of(self, env: str) -> SocketBounds:
+        if env == PAGES:
+            return OF_PAGES
+        if env == ADMINS:
+            return SocketBounds(self._max_per_env, MAX_ARRIVALS, MAX_ADMINS_BYTES, MAX_ADMINS_BYTES)
+        return SocketBounds(self._max_per_env, MAX_ARRIVALS, MAX_OUTBOX_BYTES, MAX_OUTBOXES_BYTES)
+
     def close(self, env: str) -> None:
         """Accepts no new clients; connected ones stay and receive the outcome."""
+        self._turns.pop(env, None)
         for listener in [listener for listener in self._listeners.values() if listener.env == env]:
             del self._listeners[listener.path]
             self._silence(listener)
@@ -360,7 +406,8 @@ class ClientServer:
             {
                 listener.env
                 for listener in self._listeners.values()
-                if len(listener.connections) >= self._max_per_env
+                if listener.env != PAGES
+                and len(listener.connections) >= listener.bounds.connections
             }
         )
 
@@ -370,7 +417,7 @@ class ClientServer:
         if (
             not listener.listening
             and listener.crowded is None
-            and len(listener.connections) < self._max_per_env
+            and len(listener.connections) < listener.bounds.connections
         ):
             listener.listening = True
             self._selector.swallow(listener.sock.fileno(), partial(self._accept, listener))
@@ -390,7 +437,7 @@ class ClientServer:
     def _accept(self, listener: EnvListener) -> bool:
         """Called by the selector; the loop may have something to do then."""
         for _ in range(ACCEPT_BATCH):
-            if len(listener.connections) >= self._max_per_env:
+            if len(listener.connections) >= listener.bounds.connections:
                 self._full(listener)
                 break
             rest_ns = listener.arrivals.rest_ns(self.now_ns())
@@ -403,7 +450,7 @@ class ClientServer:
                 break
             except OSError as error:
                 if error.errno in EXHAUSTED:
-                    self._exhausted()
+                    self._exhausted(listener)
                     break
                 continue  # the peer closed the connection
             listener.arrivals.spent += 1
@@ -426,7 +473,8 @@ class ClientServer:
         self.hub.counters["connections_over_limit"] += 1
         self._deafen(listener)
         before_ns, listener.full_ns = listener.full_ns, self.now_ns()
-        if before_ns is None or listener.full_ns - before_ns > _CALM_NS:
+        is_news = before_ns is None or listener.full_ns - before_ns > _CALM_NS
+        if is_news and listener.env != PAGES:
             self.on_full(listener.env)
 
     def _admit(self, listener: EnvListener, sock: socket.socket, peer: Credentials) -> bool:
@@ -442,7 +490,7 @@ class ClientServer:
             sock.close()
             self.hub.counters["connections_refused"] += 1
             if isinstance(error, OSError) and error.errno in EXHAUSTED:
-                self._exhausted()
+                self._exhausted(listener)
                 return False
             return True
         self._processes.hold(identity)
@@ -452,9 +500,9 @@ class ClientServer:
         self.hub.opened(connection)
         self._resume(connection)
         connection.read()  # most clients have sent a request by now
-        if max(sock.fileno(), identity.pidfd) >= self._descriptor_limit:
+        if max(sock.fileno(), identity.pidfd) >= self._limit_of(listener):
             # the kernel gives the lowest free number
-            self._exhausted()
+            self._exhausted(listener)
             return False
         return True
 
@@ -483,12 +531,9 @@ class ClientServer:
             before_ns is None or now_ns - before_ns > _CALM_NS
         ):
             stderr_log.say(
-                log.STRANGERS_SHUT_OUT(
-                    limit=MAX_STRANGERS,
-                    env=listener.env,
-                    user=user_name(peer.uid),
-                    pause=f"{SHUT_S:g}",
-                )
+                f"more than {MAX_STRANGERS} connections a second to the socket of env "
+                f"{listener.env} by users who may not enter it ({user_name(peer.uid)} is one): for "
+                f"{SHUT_S:g} s the kernel lets only its users connect"
             )
 
     def _admit_users_alone(self, listener: EnvListener) -> bool:
@@ -504,12 +549,17 @@ class ClientServer:
         try:
             socket_access.open_to_all(listener.path)
         except OSError as error:
-            stderr_log.say(log.SOCKET_STAYS_CLOSED(env=listener.env, error=error))
+            stderr_log.say(
+                f"the socket of env {listener.env} stays closed to users who may not enter it: "
+                f"{error}"
+            )
 
     # -- connections end --
 
-    def _exhausted(self) -> None:
+    def _exhausted(self, last: EnvListener) -> None:
         """Descriptors are exhausted: connected clients stay, new ones wait in the backlog.
+
+        Administrators wait only where one of them took the `last` one.
 
         Each end admits one client and exhausts them again: that is reported once.
         """
@@ -517,10 +567,15 @@ class ClientServer:
             self.hub.counters["descriptors_exhausted"] += 1
             before_ns, self._exhausted_ns = self._exhausted_ns, self.now_ns()
             if before_ns is None or self._exhausted_ns - before_ns > _CALM_NS:
-                stderr_log.say(log.DESCRIPTORS_EXHAUSTED(connections=self.connections()))
-            for listener in self._listeners.values():
-                self._deafen(listener)
+                stderr_log.say(
+                    f"descriptors are exhausted ({self.connections()} connections): new clients "
+                    "wait until one ends",
+                    "raise the limit (LimitNOFILE= of the service, ulimit -n)",
+                )
             self._retry = self._loop.call_later(_RETRY_S, self._listen_again)
+        for listener in self._listeners.values():
+            if listener.env != ADMINS or last.env == ADMINS:
+                self._deafen(listener)
 
     def _listen_again(self) -> None:
         self._retry = None
@@ -529,14 +584,18 @@ class ClientServer:
                 0 if not self._listeners else next(iter(self._listeners.values())).sock.fileno()
             )
         except OSError:
-            probe = self._descriptor_limit
+            probe = self._descriptor_limit + ADMINS_DESCRIPTORS
         else:
             os.close(probe)
         if probe >= self._descriptor_limit:
             self._retry = self._loop.call_later(_RETRY_S, self._listen_again)
-            return
         for listener in self._listeners.values():
-            self._listen(listener)
+            if probe < self._limit_of(listener):
+                self._listen(listener)
+
+    def _limit_of(self, listener: EnvListener) -> int:
+        """The first descriptor after which it accepts no connection."""
+        return self._descriptor_limit + (ADMINS_DESCRIPTORS if listener.env == ADMINS else 0)
 
     def drop(self, connection: Connection) -> None:
         """Ends the connection, after either side closed it."""
@@ -589,9 +648,25 @@ class ClientServer:
             self._selector.forget(connection.sock.fileno())
 
     def _resume(self, connection: Connection) -> None:
-        if not connection.reading and connection in connection.listener.connections:
+        if (
+            not connection.reading
+            and not connection.is_full
+            and connection in connection.listener.connections
+        ):
             connection.reading = True
             self._selector.swallow(connection.sock.fileno(), connection.read)
+
+    def weigh(self, connection: Connection) -> None:
+        """Reads no more of a client that owes as much as it may, until it does no longer."""
+        most = connection.listener.bounds.unanswered
+        if most is None:
+            return
+        was_full = connection.is_full
+        connection.is_full = connection.unanswered >= most or bool(connection.outbox)
+        if connection.is_full:
+            self._pause(connection)
+        elif was_full:
+            self._resume(connection)
 
     def take(
         self,
@@ -623,11 +698,11 @@ class ClientServer:
         if verb == "BEAT":
             connection.credentials = ancillary
             connection.token_beat = packet
-        else:
+        elif connection.env != PAGES:
             self._asked(connection.listener)
         began_ns = self.now_ns()
         self.hub.received(connection, verb, fields, fds)
-        self.took(connection.listener, self.now_ns() - began_ns)
+        self.took(connection.listener.turn, self.now_ns() - began_ns)
 
     def _malformed(self, connection: Connection) -> None:
         self.hub.counters["packets_malformed"] += 1
@@ -640,7 +715,10 @@ class ClientServer:
         """Refuses a packet that another process, often a forked child, sent on this connection."""
         self.hub.counters["packets_foreign"] += 1
         if isinstance(rid, int):
-            reason = orders.FORKED_CHILD(pid=connection.pid)
+            reason = stated(
+                f"this connection belongs to process {connection.pid}",
+                "a forked child opens its own",
+            )
             connection.answer("DENY", rid=rid, code="bad_request", reason=reason)
 
     def _spend(self, connection: Connection, cost_ns: int) -> None:
@@ -649,55 +727,59 @@ class ClientServer:
         if rate_limiter.spent > rate_limiter.most:
             self.over_budget(connection)
 
-    def took(self, listener: EnvListener, duration_ns: int) -> None:
-        """Adds time spent on the socket. After its turn, its clients are read after the others.
+    def took(self, turn: Turn, duration_ns: int) -> None:
+        """Adds time spent on the env. After its turn, its clients are read after the others.
 
         The time of its rest counts in its next turn.
         """
-        listener.turn_ns += duration_ns
-        self._worked[listener] += duration_ns
-        if listener.turn_over:
+        turn.spent_ns += duration_ns
+        self._worked[turn] += duration_ns
+        if turn.is_over:
             return
         if self.is_late():
-            listener.turn_ns, listener.turn_over = 0, True
-            self._loop.call_later(LATE_TURN_S, self._begin_turn, listener)
-        elif listener.turn_ns > TURN_NS:
-            listener.turn_over = True
-            self._rest(listener)
+            turn.spent_ns, turn.is_over = 0, True
+            self._loop.call_later(LATE_TURN_S, self._begin_turn, turn)
+        elif turn.spent_ns > TURN_NS:
+            turn.is_over = True
+            self._rest(turn, turn.spent_ns)
 
     def charge(self, env: str, duration_ns: int) -> None:
-        """Time spent on the env beside its packets counts on each of its sockets."""
-        for listener in self._listeners.values():
-            if listener.env == env:
-                self.took(listener, duration_ns)
+        """Time spent on the env beside its packets."""
+        if (turn := self._turns.get(env)) is not None:
+            self.took(turn, duration_ns)
 
     def share(self, duration_ns: int) -> None:
-        """A scheduling pass: its time counts on each socket by the time spent there since the last.
+        """A scheduling pass: its time counts on each env by the time spent there since the last.
 
         A pass that no client caused counts on none.
         """
         worked, self._worked = self._worked, Counter()
         total_ns = worked.total()
-        for listener, spent_ns in worked.items():
-            self.took(listener, duration_ns * spent_ns // max(1, total_ns))
+        for turn, spent_ns in worked.items():
+            self.took(turn, duration_ns * spent_ns // max(1, total_ns))
         self._worked.clear()
 
-    def _rest(self, listener: EnvListener) -> None:
-        """As long as the turn took where another env waits: none has more than half of the time."""
-        rest_ns, listener.turn_ns = min(listener.turn_ns, MAX_REST_NS), 0
+    def _rest(self, turn: Turn, worked_ns: int, late_ns: int = 0) -> None:
+        """Where another env waits, none has more than half of the time."""
+        now_ns, turn.spent_ns = self.now_ns(), 0
         last_env, last_ns = self._last_asked
-        others_ns = self._others_asked_ns if last_env == listener.env else last_ns
-        if self.now_ns() - others_ns < OTHERS_NS:
-            self._loop.call_later(rest_ns / 1e9, self._rested, listener)
-        else:
-            self._loop.call_soon(self._rested, listener)
+        others_ns = self._others_asked_ns if last_env == turn.env else last_ns
+        rest_ns = worked_ns * (turn.rest_percent or REST_PERCENT) // 100 - late_ns
+        if turn.rest_percent is None:
+            rest_ns = min(rest_ns, MAX_REST_NS) if now_ns - others_ns < OTHERS_NS else 0
+        self._loop.call_later(rest_ns / 1e9, self._rested, turn, now_ns + rest_ns)
 
-    def _rested(self, listener: EnvListener) -> None:
-        """Its next turn, unless what was read before the rest was done within it."""
-        if listener.turn_ns > TURN_NS:
-            self._rest(listener)
+    def _rested(self, turn: Turn, due_ns: int) -> None:
+        """Its next turn, unless what was read before the rest was done within it.
+
+        That work was no rest, and is owed a rest of its own.
+        """
+        worked_ns = turn.spent_ns
+        if worked_ns > TURN_NS:
+            late_ns = self.now_ns() - due_ns
+            self._rest(turn, worked_ns, late_ns - worked_ns)
         else:
-            self._begin_turn(listener)
+            self._begin_turn(turn)
 
     def _asked(self, listener: EnvListener) -> None:
         """A client of the env has sent something other than a beat."""
@@ -719,12 +801,12 @@ class ClientServer:
 
     def await_turn(self, connection: Connection) -> None:
         self._pause(connection)
-        connection.listener.waiting.append(connection)
+        connection.listener.turn.waiting.append(connection)
 
-    def _begin_turn(self, listener: EnvListener) -> None:
-        """Other sockets' clients precede these in the kernel's list of ready descriptors."""
-        waiting, listener.waiting = listener.waiting, []
-        listener.turn_over = False
+    def _begin_turn(self, turn: Turn) -> None:
+        """Other envs' clients precede these in the kernel's list of ready descriptors."""
+        waiting, turn.waiting = turn.waiting, []
+        turn.is_over = False
         for connection in waiting:
             self._resume(connection)
 
@@ -746,10 +828,9 @@ class ClientServer:
         connection.outbox.append((packet, copies))
         connection.outbox_bytes += len(packet)
         connection.listener.outbox_bytes += len(packet)
-        if (
-            connection.outbox_bytes > MAX_OUTBOX_BYTES
-            or connection.listener.outbox_bytes > MAX_OUTBOXES_BYTES
-        ):
+        self.weigh(connection)
+        bounds, all_bytes = connection.listener.bounds, connection.listener.outbox_bytes
+        if connection.outbox_bytes > bounds.outbox_bytes or all_bytes > bounds.outboxes_bytes:
             self.hub.counters["connections_deaf"] += 1
             self._drop_soon(connection)
 
@@ -783,6 +864,7 @@ class ClientServer:
             self.drop(connection)
             return
         self._loop.remove_writer(connection.sock.fileno())
+        self.weigh(connection)
 
 
 def _parse_ancillary(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | None, list[int]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from client_plugin import fields as request_fields
+from client_plugin.messages.form import stated
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import (
     CLASS_ORDER,
@@ -68,6 +69,12 @@ ASKED = [
 
 def cost_ns(verb: str) -> int:
     return _COST_NS.get(verb, DECODED_NS)
+
+
+ADMINS = ""
+"""Stands for an environment in the sessions of the control socket; no environment has this name."""
+PAGES = " "
+"""The same of the socket of the web page's process."""
 
 
 class Session:
@@ -146,6 +153,9 @@ class Session:
     def took(self, duration_ns: int) -> None:
         """Adds the time that a deferred answer took to make."""
 
+    def owes(self, answers: int) -> None:
+        """So many more of its questions are under way, or fewer."""
+
     def beats_fast(self, fast: bool) -> None:
         """Sets whether beats bypass the core (the process holds or waits, and is not stalled)."""
 
@@ -189,22 +199,29 @@ def absurd(fields: Fields) -> str | None:
     for key, least, most in BOUNDS:
         value = fields.get(key, least)
         if value > most:
-            return messages.FIGURE_TOO_LARGE(key=key, value=value, limit=most)
+            return stated(f"{key}={value} cannot be meant", f"at most {most}")
         if value < least:
-            return messages.FIGURE_TOO_SMALL(key=key, value=value, limit=least)
+            return stated(f"{key}={value} cannot be meant", f"at least {least}")
     first, last = fields.get("gpus"), fields.get("gpus_max")
     if last is not None and not 1 <= (first or 0) <= last:
-        return messages.RANGE_ABSURD(least=first, most=last)
+        return stated(
+            f"a range from {first} to {last} GPUs cannot be meant",
+            "a range has at least one GPU, and ends no earlier than it begins",
+        )
     first, last = fields.get("memory"), fields.get("memory_max")
     if last is not None and not 1 <= (first or 0) <= last:
         return messages.MEMORY_RANGE_ABSURD(least=first, most=last)
     if fields.get("class", TaskClass.NORMAL) not in CLASS_ORDER:
-        return messages.CLASS_UNKNOWN(value=fields["class"], known=", ".join(TaskClass))
+        return f"class={fields['class']} is none of {', '.join(TaskClass)}"
     return None
 
 
 def acquire(
-    session: Session, fields: Fields, wall_ns: int, unkept_bytes: Mapping[Uuid, int]
+    session: Session,
+    fields: Fields,
+    wall_ns: int,
+    unkept_bytes: Mapping[Uuid, int],
+    expected_ms: int | None = None,
 ) -> events.Acquire:
     return events.Acquire(
         session.caller,
@@ -220,6 +237,7 @@ def acquire(
         worker_gpu=fields.get("worker_gpu"),
         memory_most_bytes=fields.get("memory_max"),
         starts=fields.get("starts") == 1 and session.pid is not None,
+        expected_ms=expected_ms,
         **{name: fields.get(key) for key, name in ASKED},
     )
 

@@ -12,9 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import stated
 from nodemgr.edge.kernel.process_locations import SHORT_ID_CHARS, container_of, name_of
-from nodemgr.messages import manager_log as log
 
 MAX_EXAMINED = 100
 """Processes, those with most connections: a look at each costs a read."""
@@ -53,19 +52,17 @@ class Crowd:
             *most[0],
         )
 
-    def line(self) -> MessageLine:
+    def line(self) -> str:
         place = (
-            log.ON_THE_NODE()
+            "the node itself"
             if self.container is None
-            else log.IN_CONTAINER(container=self.container_name or self.container)
+            else f"container {self.container_name or self.container}"
         )
-        return log.CROWD(
-            env=self.env,
-            connections=self.connections,
-            here=self.container_connections,
-            place=place,
-            of_process=self.pid_connections,
-            pid=self.pid,
+        return stated(
+            f"environment {self.env} has all the {self.connections} connections that it may: its "
+            f"further processes are not heard ({self.container_connections} are from {place}, "
+            f"{self.pid_connections} of pid {self.pid})",
+            "end some, or raise max_connections_per_env",
         )
 
     def fields(self) -> dict[str, Any]:

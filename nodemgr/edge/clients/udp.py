@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import Part, SpokenError
 from nodemgr._native import lib
 from nodemgr.core.model.entities import ProcessKey, Transport
 from nodemgr.edge.clients.client_sessions import Hub, Session, cost_ns
@@ -34,13 +34,14 @@ from nodemgr.edge.clients.sift import Address, Level, PacketBatch, Sift, Signed
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.loop import SwallowingSelector
 from nodemgr.edge.rpc.wire import Fields, Value, decode, encode, sign
-from nodemgr.messages import node as messages
 
 WRONG_ADDRESS = {
-    errno.EADDRNOTAVAIL: messages.NOT_OWN_ADDRESS,
-    errno.EADDRINUSE: messages.PORT_TAKEN,
-    errno.EACCES: messages.LOW_PORT,
-    socket.EAI_NONAME: messages.UNKNOWN_HOST_NAME,
+    errno.EADDRNOTAVAIL: Part(
+        "name an address of this node, which this is not (ip address lists them)"
+    ),
+    errno.EADDRINUSE: Part("name another port, since another program listens there"),
+    errno.EACCES: Part("name a port from 1024 on, since one below needs root"),
+    socket.EAI_NONAME: Part("name an address of this node, since no such host is known here"),
 }
 """Error code to explanation, for an address that cannot be bound."""
 MAX_CLIENTS_PER_ENV = 1_100
@@ -69,12 +70,8 @@ REPEATABLE = frozenset({"RELEASE", "CANCEL", "REJOIN"})
 """Repeated requests answered from `answers`. The core itself repeats its answer to ACQUIRE."""
 
 
-class UdpAddressError(Exception):
+class UdpAddressError(SpokenError):
     """One line: the address that cannot be bound, the reason and the remedy."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 def process_key(env: str, client: str) -> ProcessKey:
@@ -163,9 +160,11 @@ class UdpServer:
         try:
             return UdpServer._bound(host, port)
         except OSError as error:
-            remedy = WRONG_ADDRESS.get(error.errno or 0, messages.SEE_ERROR)()
+            remedy = WRONG_ADDRESS.get(
+                error.errno or 0, Part("mend that, or name another address")
+            )()
             raise UdpAddressError(
-                messages.UDP_UNBOUND(host=host, port=port, error=error.strerror, remedy=remedy)
+                f"udp: {host}:{port} cannot be listened on ({error.strerror})", f"{remedy}"
             ) from None
 
     @staticmethod

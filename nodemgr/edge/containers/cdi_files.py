@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import notice, stated
 from client_plugin.ways import locations
 from nodemgr import arrival
 from nodemgr.core.views import cdi
@@ -26,8 +26,6 @@ from nodemgr.edge.containers.simulator_mount import may_be_shared
 from nodemgr.edge.host import stderr_log, threads
 from nodemgr.edge.host.rundir import SIMULATOR_DIR, make_open, refresh
 from nodemgr.edge.kernel.device_nodes import GPU_MAJOR
-from nodemgr.messages import doctor
-from nodemgr.messages import manager_log as log
 from nodemgr.paths import CONTAINER_ENV_DIR, CONTAINER_PAYLOAD_DIR, container_dir, payload_dir
 
 PRELOAD_FILE = "ld.so.preload"
@@ -65,7 +63,7 @@ class Containers:
         self._open_files = OpenFiles()
         self.kind = kind
         self.path = directory / cdi.file_name(kind)
-        self.fault: MessageLine | None = None
+        self.fault: str | None = None
         """Why containers do not see the envs as they are now."""
         self._run_dir = run_dir
         self._state_dir = state_dir
@@ -96,14 +94,19 @@ class Containers:
         """All mounts of a container of `env`, for engines without a CDI device."""
         return (self._env_mount(env), *self._common().mounts)
 
-    def missing(self) -> MessageLine | None:
+    def missing(self) -> str | None:
         """The part that containers need and cannot get, in one line; None: all is there."""
         if not self._simulated:
             return missing_node()
         state, is_read = self._state_file(), self.path.parent in CDI_DIRS
         if may_be_shared(state) or not is_read:
             return None
-        return doctor.SIMULATOR_NOT_SHARED(path=state)
+        return notice(
+            f"containers get no simulated driver: {state} is not on a mount of its own (nosuid, "
+            "nodev, noexec) that the whole node sees. Remove the file and start the manager anew "
+            "as root, outside of a mount namespace",
+            code="host",
+        )
 
     def _state_file(self) -> Path:
         from nodemgr.simulator import STATE_FILE
@@ -116,7 +119,11 @@ class Containers:
         try:
             self._write(names)
         except OSError as error:
-            fault = log.CDI_NOT_WRITTEN(path=self.path, error=error.strerror or error)
+            fault = stated(
+                f"{self.path} could not be written, containers do not see this change: "
+                f"{error.strerror or error}",
+                "make the directory writable, or name another (cdi_dir)",
+            )
             if fault != self.fault:
                 stderr_log.say(fault)
             self.fault = fault
@@ -124,18 +131,18 @@ class Containers:
             self.fault = None
 
     def _write(self, names: list[str]) -> None:
-        if not names:
-            self.path.unlink(missing_ok=True)  # a file without a device is no CDI file
-            return
         refresh(
             self._run_dir / PRELOAD_FILE,
             f"{locations.preload_entry(str(CONTAINER_PAYLOAD_DIR))}\n",
             0o644,
         )
-        if not self._is_placed:  # once: an upgrade counts for the next manager
+        if not self._is_placed:  # at the start; an upgrade counts for the next manager
             payload.place(payload_dir(), self._state_dir)
             self._is_placed = True
             self._keep_open()
+        if not names:
+            self.path.unlink(missing_ok=True)  # a file without a device is no CDI file
+            return
         make_open(self.path.parent)
         refresh(
             self.path,
@@ -215,7 +222,7 @@ def gpu_nodes(devices: Path = Path("/dev")) -> tuple[str, ...]:
     return tuple(sorted(map(str, found)))
 
 
-def missing_node(devices: Path = Path("/dev")) -> MessageLine | None:
+def missing_node(devices: Path = Path("/dev")) -> str | None:
     """A missing device node without which programs find no CUDA; in one line.
 
     A container cannot make this node itself.
@@ -223,7 +230,10 @@ def missing_node(devices: Path = Path("/dev")) -> MessageLine | None:
     node = devices / UNIFIED_MEMORY
     if not gpu_nodes(devices) or node.exists():
         return None
-    return doctor.CDI_NODE_MISSING(node=node)
+    return (
+        f"{node} is not there, so programs in containers find no CUDA: nvidia-modprobe -u -c=0, "
+        "then restart the manager"
+    )
 
 
 def _speaks_of_nvidia(file: Path) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from client_plugin.messages.form import stated
 from nodemgr.core.model.entities import Quota
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.clients.client_server import ClientServer
@@ -19,8 +20,6 @@ from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import EnvDirs, RunDirError
 from nodemgr.edge.kernel.processes import Credentials, Identity, group_id, user_id
-from nodemgr.messages import environments as messages
-from nodemgr.messages import manager_log as log
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,11 @@ class Envs:
             else:
                 self._close(env)
         except (OSError, RunDirError) as error:
-            self.faults[env] = fault = log.ENV_NOT_REFRESHED(env=env, error=error)
+            self.faults[env] = fault = stated(
+                f"the directory of env {env} could not be refreshed, its clients do not see this "
+                f"change: {error}",
+                "correct that, then set the quota once more (`nodemgr quota set`)",
+            )
             stderr_log.say(fault)
 
     def _open(self, env: str) -> None:
@@ -138,7 +141,10 @@ class Envs:
         Raises OSError, RunDirError.
         """
         if self._udp is None:
-            raise RunDirError(messages.NO_UDP())
+            raise RunDirError(
+                "this manager does not listen over UDP, so that there are no keys",
+                "start it with `nodemgr serve --udp HOST:PORT`",
+            )
         self._udp.renew(env, self._dirs.renew_key(env), grace_ns)
         return str(self._dirs.key_dir(env))
 

@@ -22,9 +22,9 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
-from client_plugin.messages.form import stated
 from client_plugin.ways.locations import NOT_LISTABLE
 from client_plugin.ways.locations import renew_client as renew_client
 from nodemgr.edge.host import stderr_log
@@ -72,10 +72,8 @@ def for_programs(state_dir: Path) -> Path | None:
         return place_for_programs(payload_dir(), directory)
     except (OSError, RunDirError) as error:
         stderr_log.say(
-            stated(
-                f"programs load the installed client, which an upgrade takes away: {error}",
-                "see state_dir in the settings, and run nodemgr setup again",
-            )
+            f"programs load the installed client, which an upgrade takes away: {error}",
+            "see state_dir in the settings, and run nodemgr setup again",
         )
         return None
 
@@ -132,6 +130,16 @@ def _files(source: Path) -> list[Path]:
 
 def _version(source: Path) -> str:
     """The version by content: two builds of one version differ, too."""
+    return _installed() if source == payload_dir() else _digest(source)
+
+
+@cache
+def _installed() -> str:
+    """The installed client's version at the start: an upgrade counts for the next manager."""
+    return _digest(payload_dir())
+
+
+def _digest(source: Path) -> str:
     whole = hashlib.sha256()
     for path in _files(source):
         content = path.read_bytes()

@@ -19,6 +19,7 @@ from pathlib import Path
 
 _PROT_NONE, _FAILED = 0, 2 ** (8 * ctypes.sizeof(ctypes.c_size_t)) - 1
 _PAGE = ctypes.c_size_t(mmap.PAGESIZE)
+_LIBC = ctypes.CDLL(None)
 _PATH_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -95,6 +96,6 @@ def _map(descriptor: int) -> int:
 
 
 def _call(name: str, *words: object) -> int:
-    call = getattr(ctypes.CDLL(None), name)
+    call = getattr(_LIBC, name)
     call.restype = ctypes.c_size_t
     return int(call(*words))

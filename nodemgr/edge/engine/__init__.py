@@ -1,4 +1,4 @@
 """The running manager: step engine, client hub, node monitor, controllers, scheduler loop.
 
-May import: nodemgr.core, and every room below: all but setup and api.
+May import: nodemgr.core, and every room below: all but forecast and api.
 """

@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nodemgr.core.manager import State
+from client_plugin.messages.form import notice, stated
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import (
     ConnectionId,
@@ -31,16 +30,15 @@ from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.descriptor_filter import close_all
 from nodemgr.edge.compute.registry import GateFiles
 from nodemgr.edge.containers.env_directories import Envs
+from nodemgr.edge.engine.foundation import Foundation
 from nodemgr.edge.engine.ledger_controller import LedgerController
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gpu.gpu_inventory import GpuWatcher
-from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.processes import Credentials, Identity
 from nodemgr.edge.ledger.peaks import Peaks
 from nodemgr.edge.rpc.wire import Fields
-from nodemgr.edge.store.journal import Journal
-from nodemgr.messages import orders as messages
 
+NO_TASKS = frozenset({client_sessions.ADMINS, client_sessions.PAGES})
 FRESH_NS = 2_000_000_000
 """No grant is made on an older GPU reading: the node was idle, and the GPUs are read first."""
 
@@ -76,59 +74,53 @@ def _elastic_word(verb: str) -> _Verb:
     return _Verb(handle)
 
 
-@dataclass(frozen=True, slots=True)
-class HubPorts:
-    """The parts that a client's message reaches."""
-
-    envs: Envs
-    gpus: GpuWatcher
-    ledgers: LedgerController
-    peaks: Peaks
-    gate_files: Callable[[effects.SendGrant], GateFiles | None]
-    """The launch gates of a gated process's grant; None: it passes none."""
-    job_of: Callable[[Sequence[int]], str | None]
-    """The job that runs below one of these processes."""
-    open_for: Callable[[Task, int | None], Container[Uuid] | None]
-    """Opens a task's GPUs to its process; returns the GPUs that it sees, or None: all."""
-    on_ask: Callable[[Session, Fields], None]
-    """Receives the questions and orders of clients."""
-    on_runner: Callable[[Session, str, Fields], None]
-    """Receives the messages of runners, which start jobs in containers."""
-    on_closed: tuple[Callable[[Session], None], ...]
-    """Called with each session that has ended."""
-
-
 class ClientHub:
     """Implements client_sessions.Hub for the transports, and the answers for the core."""
 
     def __init__(
-        self,
-        clock: Clock,
-        state: State,
-        journal: Journal,
-        engine: StepEngine,
-        last_beat_ns: dict[ProcessKey, int],
-        ports: Callable[[ClientHub], HubPorts],
+        self, base: Foundation, engine: StepEngine, last_beat_ns: dict[ProcessKey, int]
     ) -> None:
-        """`ports` is called once, last.
-
-        It builds the transports, which report to this hub, and the parts that act on the
-        transports. No message may be delivered before this constructor has returned.
-        """
-        self._clock, self._state, self._journal = clock, state, journal
+        self._clock, self._state, self._journal = base.clock, base.state, base.journal
         self._engine = engine
         self.last_beat_ns = last_beat_ns
         self.counters: Counter[str] = Counter()
         self._sessions: dict[ConnectionId, Session] = {}
         self._held_back: dict[ConnectionId, list[tuple[str, Fields, list[int]]]] = {}
         self._connections = itertools.count(1)
-        built = ports(self)
-        self._envs, self._gpus, self._ledgers = built.envs, built.gpus, built.ledgers
-        self._peaks = built.peaks
-        self._gate_files, self._job_of = built.gate_files, built.job_of
-        self._open_for = built.open_for
-        self._on_ask, self._on_runner = built.on_ask, built.on_runner
-        self._on_closed = built.on_closed
+
+    def begin(
+        self,
+        envs: Envs,
+        gpus: GpuWatcher,
+        ledgers: LedgerController,
+        peaks: Peaks,
+        gate_files: Callable[[effects.SendGrant], GateFiles | None],
+        job_of: Callable[[Sequence[int]], str | None],
+        open_for: Callable[[Task, int | None], Container[Uuid] | None],
+    ) -> None:
+        """The parts that a client's message reaches, once, before the first message.
+
+        `gate_files`: the launch gates of a gated process's grant; None: it passes none. `job_of`:
+        the job that runs below one of these processes. `open_for` opens a task's GPUs to its
+        process, and returns the GPUs that it sees, or None: all.
+        """
+        self._envs, self._gpus, self._ledgers, self._peaks = envs, gpus, ledgers, peaks
+        self._gate_files, self._job_of, self._open_for = gate_files, job_of, open_for
+
+    def serve(
+        self,
+        on_ask: Callable[[Session, Fields], None],
+        on_runner: Callable[[Session, str, Fields], None],
+        on_closed: tuple[Callable[[Session], None], ...],
+        expected_ms: Callable[[str, str, int | None], int | None],
+    ) -> None:
+        """Names the receivers of messages that the core does not see, and of ended sessions.
+
+        `on_ask`: questions and orders. `on_runner`: of runners, which start jobs in containers.
+        `expected_ms`: the time that earlier runs took, by environment, token and GPUs.
+        """
+        self._on_ask, self._on_runner, self._on_closed = on_ask, on_runner, on_closed
+        self._expected_ms = expected_ms
 
     # -- sessions (sessions.Hub) --
 
@@ -182,8 +174,17 @@ class ClientHub:
         held = session.key in self._state.processes
         try:
             row = self._verbs[verb]
-            if row.guarded and not held and not session.may_enter():
-                reason = messages.MAY_NOT_ENTER(user=session.user, env=session.env)
+            if session.env in NO_TASKS and verb != "ASK":
+                reason = stated(
+                    "this socket takes orders alone",
+                    "a process asks for GPUs on the socket of its environment",
+                )
+                self._deny(session, fields, DenyCode.UNKNOWN_ENV, reason)
+            elif row.guarded and not held and not session.may_enter():
+                reason = stated(
+                    f"{session.user} may not enter {session.env}",
+                    "an administrator names who may (nodemgr quota set --user)",
+                )
                 self._deny(session, fields, DenyCode.FORBIDDEN_USER, reason)
             else:
                 if verb == "REJOIN":
@@ -209,9 +210,9 @@ class ClientHub:
             unkept = self._ledgers.unkept_by(session.env)
         if not session.has_kin and self._may_have_kin(session.env, fields["task"]):
             session.find_kin(self._job_of)
-        self._step_for(
-            session, fields, client_sessions.acquire(session, fields, self._clock.wall_ns(), unkept)
-        )
+        expected_ms = self._expected_ms(session.env, fields["task"], fields.get("gpus"))
+        event = client_sessions.acquire(session, fields, self._clock.wall_ns(), unkept, expected_ms)
+        self._step_for(session, fields, event)
 
     def _may_have_kin(self, env: str, token: str) -> bool:
         """Whether /proc must be read for the process's kin.
@@ -293,7 +294,7 @@ class ClientHub:
                 session,
                 fields,
                 DenyCode.STORE_FULL,
-                messages.GRANT_NOT_STORED(why=self._journal.refused),
+                notice(f"the manager cannot store a grant now: {self._journal.refused}"),
             )
 
     @staticmethod

@@ -18,17 +18,14 @@ from nodemgr.core.model.entities import Offence, ProcessKey, Suspension, Uuid
 from nodemgr.core.model.events import ComputeFinding
 from nodemgr.core.sharing import compute_audit
 from nodemgr.core.state import compute
-from nodemgr.core.state.node_state import State
 from nodemgr.edge.compute.launch_gate import SLOTS, LaunchGateError, TurnsFault
 from nodemgr.edge.compute.overuse import Member, Overuse
 from nodemgr.edge.compute.registry import GateFiles, Gates, Reading
 from nodemgr.edge.compute.stuck import StuckTurns
+from nodemgr.edge.engine.foundation import Foundation
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gpu.gpu_inventory import GpuWatcher
 from nodemgr.edge.host import stderr_log
-from nodemgr.edge.host.clock import Clock
-from nodemgr.edge.store.journal import Journal
-from nodemgr.messages import manager_log as log
 
 BEAT_S = 0.5
 """Between two beats: a closed gate opens by itself 2 s after the last one."""
@@ -46,17 +43,15 @@ class ComputeController:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        state: State,
-        journal: Journal,
+        base: Foundation,
         engine: StepEngine,
         gpus: GpuWatcher,
         send_grant: Callable[[SendGrant], None],
         has_mps: Callable[[], bool],
     ) -> None:
         """`send_grant` answers a client whose gates were replaced."""
-        self._loop, self._clock, self._state, self._journal = loop, clock, state, journal
+        self._loop, self._clock, self._state = base.loop, base.clock, base.state
+        self._journal = base.journal
         self._engine, self._gpus, self._send_grant = engine, gpus, send_grant
         self.gates, self.has_mps = Gates(), has_mps
         self._overuse, self._stuck = Overuse(), StuckTurns()
@@ -86,7 +81,9 @@ class ComputeController:
             self._missed(grant, str(error))
             return None
         if files is None:
-            self._missed(grant, log.GATE_IS_FULL(most=SLOTS))
+            self._missed(
+                grant, f"{SLOTS} processes pass the launch gate of one of its GPUs, the most"
+            )
         self._watch()
         return files
 
@@ -95,7 +92,12 @@ class ComputeController:
         task_id = grant.task.task_id
         if task_id != self._told:
             self._told = task_id
-            stderr_log.say(log.GRANTED_WITHOUT_GATE(task=task_id, error=reason))
+            stderr_log.say(
+                f"task {task_id} is granted without a launch gate, so its share is not kept: "
+                f"{reason}",
+                "raise the limits of the manager (`nodemgr doctor` checks them) or end processes "
+                "of its GPUs, then start the task again",
+            )
         event = events.GateMissed(grant.process.key, reason, self._clock.wall_ns())
         self._loop.call_soon(self._engine.submit, event)  # a grant is an effect of a step
 
@@ -205,14 +207,9 @@ class ComputeController:
             return
         self._named = {one for one in self._named if one in self._state.processes} | {key}
         stderr_log.say(
-            log.GATE_OFFENDER(
-                pid=process.pid,
-                task=process.task_id,
-                env=process.env,
-                index=self._index(uuid),
-                fault=fault.name.lower(),
-                enforce=audit.policy(self._state, process.env),
-            )
+            f"process {process.pid} of {process.task_id} (env {process.env}), or another one of "
+            f"this env, garbles the launch gate of GPU {self._index(uuid)} ({fault.name.lower()}), "
+            f"which no other env has; enforce={audit.policy(self._state, process.env)}"
         )
 
     def _index(self, uuid: Uuid) -> int | None:
@@ -222,7 +219,10 @@ class ComputeController:
     def _split(self, uuid: Uuid, fault: str, now_ns: int) -> list[ProcessKey]:
         index = self._index(uuid)
         self._journal.note("gate.garbled", gpu=uuid, gpu_index=index, fault=fault)
-        stderr_log.say(log.GATE_PARTED(index=index, fault=fault))
+        stderr_log.say(
+            f"the launch gate of GPU {index} had words that no honest process writes, or no turns "
+            f"({fault}): each environment has a gate of its own there for now"
+        )
         return self.gates.split(uuid, now_ns)
 
     def _grant_again(self, key: ProcessKey) -> None:

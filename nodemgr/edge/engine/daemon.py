@@ -1,117 +1,66 @@
-"""The manager's parts, built in order: step engine, client hub, node monitor, ledgers, jobs.
+"""The manager's parts, made in the order in which a message meets them.
 
-Knows: which part needs which. Must not know: the work of any part.
+A transport hands a message to the hub, the hub steps the core by the engine, the engine commits
+the step and has the parts carry out its effects: ledgers, launch gates, jobs, suspensions. The node
+monitor reports what the kernel and the driver show.
 
-Two circles are inherent: a part reports events to the step engine, which carries out effects by
-that part; and the transports report messages to the client hub, which acts on what stands behind
-the transports. Each is closed in one constructor, which builds the other half (`StepEngine`,
-`ClientHub`). All other parts get complete ones.
+Knows: which part needs which. Must not know: the work of any part, the verbs (assembly).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
-from client_plugin.messages.form import MessageLine, relayed
-from nodemgr.core.manager import State
 from nodemgr.core.model import effects, events
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.client_sessions import Session
+from nodemgr.edge.clients.connection_report import Crowd
 from nodemgr.edge.clients.udp import UdpServer
+from nodemgr.edge.compute import mps
+from nodemgr.edge.containers import payload
+from nodemgr.edge.containers.cdi_files import Containers
 from nodemgr.edge.containers.env_directories import Envs
-from nodemgr.edge.engine.client_hub import ClientHub, HubPorts
+from nodemgr.edge.engine.client_hub import ClientHub
 from nodemgr.edge.engine.compute_controller import ComputeController
 from nodemgr.edge.engine.event_measures import EventMeasures
+from nodemgr.edge.engine.foundation import Foundation
 from nodemgr.edge.engine.informer import ClusterInformer
-from nodemgr.edge.engine.job_controller import JobPorts, Jobs
-from nodemgr.edge.engine.ledger_controller import LedgerController, LedgerPorts, OlderLimits
-from nodemgr.edge.engine.node_monitor import KnownProcesses, NodeMonitor, NodePorts
+from nodemgr.edge.engine.job_controller import Jobs, Sink, into_journal, no_sink
+from nodemgr.edge.engine.ledger_controller import LedgerController, OlderLimits
+from nodemgr.edge.engine.node_monitor import KnownProcesses, NodeMonitor
 from nodemgr.edge.engine.scheduler_loop import REASONS, EventLoop
-from nodemgr.edge.engine.step_engine import StepEngine, StepPorts
+from nodemgr.edge.engine.step_engine import StepEngine
 from nodemgr.edge.engine.submission_batches import SubmissionBatches
 from nodemgr.edge.engine.suspension_controller import Answered, SuspensionController
-from nodemgr.edge.gate.device_gate import Gate
-from nodemgr.edge.gate.node_gate import NO_NODE_GATE, NodeGate
+from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
-from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.gpu.use_sampler import UseSampler
+from nodemgr.edge.host import rundir, stderr_log
+from nodemgr.edge.host.journald import Journald
+from nodemgr.edge.kernel.ownership import Belonging
 from nodemgr.edge.kernel.process_locations import ProcessLocations
 from nodemgr.edge.kernel.processes import ProcessTable, pid_of
 from nodemgr.edge.ledger.peaks import Peaks
 from nodemgr.edge.ledger.registry import Beats, Ledgers
 from nodemgr.edge.rpc.operation import OperationError
-from nodemgr.edge.rpc.wire import Fields
-from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.suspension.hindrance import hindrance
 from nodemgr.edge.suspension.suspender import Suspender
 from nodemgr.messages.orders import NOT_STORED
-
-"""The store's key of the boot that its processes belong to."""
-
-
-NO_REASON = relayed("")
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The parts of the edge that report to the hub, and that all others act on."""
-
-    clients: ClientServer
-    udp: UdpServer | None
-    envs: Envs
-    context_sizes: ContextSizes
-    env_of_stranger: Callable[[int], str | None]
-    """The env of a process that never spoke to the manager, as far as it can be proved."""
-    has_mps: Callable[[], bool]
-    """Whether the control daemon of MPS runs on this node."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientVerbs:
-    """Receivers of the messages that the core does not see."""
-
-    on_ask: Callable[[Session, Fields], None]
-    """Receives the questions and orders of clients."""
-    on_runner: Callable[[Session, str, Fields], None]
-    """Receives the messages of runners, which start jobs in containers."""
-    on_closed: tuple[Callable[[Session], None], ...]
-    """Called with each session that has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonPorts:
-    """How the parts around the daemon are built. Each is called once, in this order."""
-
-    surroundings: Callable[[Daemon, ClientHub], Surroundings]
-    watch_gpus: Callable[[Callable[[DriverReading], None]], GpuWatcher]
-    jobs: JobPorts
-    suspender: Callable[[Answered], Suspender]
-    verbs: Callable[[Daemon], ClientVerbs]
-    """The daemon has all its parts but the hub."""
 
 
 class Daemon:
     """All parts of one manager, by name. The verbs read them and submit events."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        state: State,
-        journal: Journal,
-        ledgers: Ledgers,
-        ports: DaemonPorts,
-        gate: Gate | None = None,
-        no_gate: MessageLine = NO_REASON,
-        node_gate: NodeGate = NO_NODE_GATE,
-    ) -> None:
-        """`no_gate`: the reason if `gate` is None."""
+    def __init__(self, base: Foundation, ledgers: Ledgers) -> None:
+        loop, clock, state, journal = base.loop, base.clock, base.state, base.journal
+        self.base, self.settings = base, base.settings
         self.loop, self.clock, self.state = loop, clock, state
         self.journal, self.ledgers = journal, ledgers
-        self.gate, self.no_gate, self.node_gate = gate, no_gate, node_gate
+        self.gate, self.no_gate, self.node_gate = base.gate, base.no_gate, base.node_gate
         self.known = KnownProcesses(state)
         self.processes = ProcessTable(loop)
         self.process_locations = ProcessLocations(loop)
@@ -119,141 +68,166 @@ class Daemon:
         self.peaks = Peaks(state, ledgers)
         self.measures = EventMeasures()
         journal.observe_with(self.measures.take)
-        self.engine = StepEngine(
-            loop, clock, state, journal, lambda engine: self._step_ports(engine, ports)
-        )
-        self.submit = self.engine.submit
+        self.engine = engine = StepEngine(base)
+        self.submit = engine.submit
+        self.event_loop = EventLoop(engine)
+        self.hub = hub = ClientHub(base, engine, self.beats.packets)
+        self.make_transports()
+        older_limits = OlderLimits(state)
+        self.node = node = NodeMonitor(
+            base, engine, ledgers, self.peaks, older_limits, self.known, self.processes,
+            self.process_locations, self.beats, self.envs, self.context_sizes, hub.slow_beats_of,
+            self.env_of_stranger, self.watch_gpus,
+        )  # fmt: skip
+        self.gpus = node.gpus
+        self.ledger_controller = LedgerController(
+            base, engine, ledgers, older_limits, hub.send_grant, self.envs.refresh,
+            node.limits_changed,
+        )  # fmt: skip
+        self.compute = ComputeController(base, engine, node.gpus, hub.send_grant, self.has_mps)
+        self.informer = ClusterInformer(lambda: node.when_read(lambda: None))
+        self.informer.subscribe(self.event_loop.news, REASONS)
+        self.jobs = Jobs(
+            base, engine, node.when_read, self.peaks, self.clients.charge, self.executor,
+            self.client, self._sink(),
+        )  # fmt: skip
+        self.submissions = SubmissionBatches(base, engine)
+        self.suspensions = SuspensionController(
+            base, engine, ledgers, self.gpus, self.jobs.host_limits, self.suspender,
+            lambda: hindrance(self.gpus.last.cuda_version, has_mps=self.has_mps()),
+        )  # fmt: skip
+        self._begin()
         loop.call_soon(ledgers.make_spare)
+
+    def _begin(self) -> None:
+        """Closes the two circles: parts report to engine and hub, which act on the parts."""
+        hub, node, compute = self.hub, self.node, self.compute
+        hub.begin(
+            self.envs, self.gpus, self.ledger_controller, self.peaks, compute.files_for,
+            self.jobs.factory.job_of, node.open_for,
+        )  # fmt: skip
+        parts = (
+            hub, self.ledger_controller, compute, node, self.jobs, self.submissions,
+            self.suspensions,
+        )  # fmt: skip
+        handlers = {kind: one for part in parts for kind, one in part.handlers().items()}
+        self.engine.begin(
+            {**handlers, effects.EnvChanged: self._env_changed},
+            self.ledger_controller,
+            self.informer,
+            applied=(hub.slow_beats, node.follow_tasks, node.settle_due_limits),
+            settled=(compute.settle, self.suspensions.settle, node.set_timers),
+            unkept_bytes=node.unkept_bytes,
+            recovered=self._store_recovered,
+            pass_took=self.clients.share,
+        )
+
+    # -- the parts around the engine --
+
+    def make_transports(self) -> None:
+        """The sockets, which report to the hub, and the environments that have them."""
+        base, settings, journal = self.base, self.settings, self.journal
+        self.clients = ClientServer(
+            base.loop, base.selector, self.hub, self.processes, base.clock,
+            settings.max_connections_per_env, journal.is_late, self._report_crowd,
+        )  # fmt: skip
+        self.udp = (
+            None
+            if base.udp_socket is None
+            else UdpServer(base.loop, base.selector, self.hub, base.clock, base.udp_socket)
+        )
+        self.context_sizes = ContextSizes(journal.remember, journal.meta())
+        self.context_sizes.settle(base.reading.gpus, self.state.envs)
+        self.envs = self._make_envs()
+        self.env_of_stranger = Belonging(
+            settings.run_dir, self.known.env_of_pid, self.known.with_envs, self.envs.is_entitled
+        ).env_of
+
+    def _make_envs(self) -> Envs:
+        settings, gate, state = self.settings, self.gate, self.state
+        containers = Containers(
+            settings.cdi_dir, settings.cdi_kind, settings.run_dir, settings.state_dir,
+            len(settings.simulate or ()), (lambda env: None) if gate is None else gate.cdi_hook,
+        )  # fmt: skip
+        self.base.closing.callback(containers.close)
+        if gate is not None:
+            gate.keep_only(state.envs)
+        dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
+        dirs.remove_others(state.envs)
+        return Envs(
+            state, dirs, self.clients, self.udp, self.udp_address, self._simulator, self.client,
+            self.context_sizes.told_bytes, containers, gate,
+        )  # fmt: skip
+
+    @property
+    def _simulator(self) -> Path | None:
+        return self.settings.run_dir / rundir.SIMULATOR_DIR if self.settings.simulate else None
+
+    def udp_address(self) -> str:
+        """The UDP address for clients: the administrator's setting, else the socket's address."""
+        if self.udp is None:
+            return ""
+        if self.settings.client_address is not None:
+            return self.settings.client_address
+        host, port = self.udp.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def watch_gpus(self, on_reading: Callable[[DriverReading], None]) -> GpuWatcher:
+        base = self.base
+        self.sampler = UseSampler(
+            base.loop, base.clock, lambda: self.gpus, base.journal.save_gpu_minutes
+        )
+        base.closing.callback(self.sampler.close)
+
+        def read(reading: DriverReading) -> None:
+            on_reading(reading)
+            self.sampler.gpus_read(reading)
+
+        return GpuWatcher(base.gpus, base.clock, base.loop, base.reading, read)
+
+    def has_mps(self) -> bool:
+        """Whether the control daemon of MPS runs on this node."""
+        return mps.is_running(mps.pipe_directory(os.environ), frozenset((0, os.geteuid())))
+
+    def executor(self, listener: ExecutorListener) -> ResourceFactory:
+        """Makes the executor of jobs; `listener` gets its reports."""
+        raise NotImplementedError
+
+    @cached_property
+    def client(self) -> Path | None:
+        """The present copy of the client: programs and jobs of this node load it."""
+        return payload.for_programs(self.settings.state_dir)
+
+    def _sink(self) -> Sink:
+        if self.settings.job_log_sink != "journald":
+            return no_sink
+        journald = Journald()
+        self.base.closing.callback(journald.close)
+        return into_journal(journald)
+
+    def suspender(self, answered: Answered) -> Suspender:
+        return Suspender(self.loop, self.settings.run_dir, self._simulator, answered)
+
+    def _report_crowd(self, env: str) -> None:
+        crowd = Crowd.of(env, self.clients.crowd(env))
+        stderr_log.say(crowd.line())
+        self.journal.note("connections.full", **crowd.fields())
+
+    # -- for the verbs --
+
+    def knows(self, session: Session) -> bool:
+        """Whether the session is open."""
+        return self.hub.knows(session)
+
+    def container_of(self, session: Session) -> str:
+        """The name or the id of its process's container; empty: it is in none."""
+        place = self.process_locations.of(session.key)
+        return place.container_name or place.container or ""
 
     def submit_or_refuse(self, event: events.Event) -> None:
         """Step the core for an order. Raises OperationError if the store does not take it."""
         if not self.submit(event):
             raise OperationError(NOT_STORED(fault=self.journal.refused))
-
-    def _step_ports(self, engine: StepEngine, ports: DaemonPorts) -> StepPorts:
-        """Builds all other parts."""
-        self.event_loop = EventLoop(engine)
-        self.hub = hub = ClientHub(
-            self.clock,
-            self.state,
-            self.journal,
-            engine,
-            self.beats.packets,
-            lambda hub: self._hub_ports(engine, hub, ports),
-        )
-        node, ledgers = self.node, self.ledger_controller
-        return StepPorts(
-            handlers={
-                **hub.handlers(),
-                **ledgers.handlers(),
-                **self.compute.handlers(),
-                **node.handlers(),
-                **self.jobs.handlers(),
-                **self.submissions.handlers(),
-                **self.suspensions.handlers(),
-                effects.EnvChanged: self._env_changed,
-            },
-            facts=ledgers.facts,
-            refused=ledgers.refused,
-            applied=(hub.slow_beats, node.follow_tasks, node.settle_due_limits),
-            settled=(self.compute.settle, self.suspensions.settle, node.set_timers),
-            unkept_bytes=node.unkept_bytes,
-            claim=ledgers.claim,
-            informer=self.informer,
-            recovered=self._store_recovered,
-            pass_took=self.clients.share,
-        )
-
-    def _hub_ports(self, engine: StepEngine, hub: ClientHub, ports: DaemonPorts) -> HubPorts:
-        loop, clock, state, journal = self.loop, self.clock, self.state, self.journal
-        around = ports.surroundings(self, hub)
-        self.clients, self.udp, self.envs = around.clients, around.udp, around.envs
-        older_limits = OlderLimits(state)
-        self.node = node = NodeMonitor(
-            loop,
-            clock,
-            state,
-            journal,
-            engine,
-            NodePorts(
-                self.ledgers,
-                self.peaks,
-                older_limits,
-                self.known,
-                self.processes,
-                self.process_locations,
-                self.beats,
-                self.gate,
-                self.node_gate,
-                around.envs,
-                around.context_sizes,
-                hub.slow_beats_of,
-                around.env_of_stranger,
-                ports.watch_gpus,
-            ),
-        )
-        self.gpus = node.gpus
-        self.ledger_controller = LedgerController(
-            loop,
-            clock,
-            state,
-            journal,
-            self.ledgers,
-            older_limits,
-            engine,
-            LedgerPorts(hub.send_grant, around.envs.refresh, node.limits_changed),
-        )
-        self.compute = ComputeController(
-            loop, clock, state, journal, engine, node.gpus, hub.send_grant, around.has_mps
-        )
-        self.informer = ClusterInformer(lambda: node.when_read(lambda: None))
-        self.informer.subscribe(self.event_loop.news, REASONS)
-        self.jobs = self._jobs(engine, around.clients, ports.jobs)
-        self.submissions = SubmissionBatches(loop, clock, state, journal, engine)
-        self.suspensions = self._suspensions(engine, ports.suspender, around.has_mps)
-        verbs = ports.verbs(self)
-        return HubPorts(
-            around.envs,
-            node.gpus,
-            self.ledger_controller,
-            self.peaks,
-            self.compute.files_for,
-            self.jobs.factory.job_of,
-            node.open_for,
-            verbs.on_ask,
-            verbs.on_runner,
-            verbs.on_closed,
-        )
-
-    def _jobs(self, engine: StepEngine, clients: ClientServer, ports: JobPorts) -> Jobs:
-        return Jobs(
-            self.loop,
-            self.clock,
-            self.state,
-            self.journal,
-            engine,
-            self.node.when_read,
-            self.peaks,
-            clients.charge,
-            ports,
-        )
-
-    def _suspensions(
-        self,
-        engine: StepEngine,
-        suspender: Callable[[Answered], Suspender],
-        has_mps: Callable[[], bool],
-    ) -> SuspensionController:
-        return SuspensionController(
-            self.loop,
-            self.clock,
-            self.state,
-            self.ledgers,
-            engine,
-            self.gpus,
-            suspender,
-            lambda: hindrance(self.gpus.last.cuda_version, has_mps=has_mps()),
-        )
 
     def _env_changed(self, effect: effects.EnvChanged) -> None:
         self.envs.refresh(effect.env)
@@ -265,7 +239,7 @@ class Daemon:
 
     def close(self) -> None:
         """Ends the transports and threads. Jobs go on, and clients keep their leases."""
-        self.jobs.factory.close()
+        self.jobs.close()
         self.suspensions.close()
         if self.udp is not None:
             self.udp.close_all()

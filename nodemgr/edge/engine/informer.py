@@ -87,12 +87,12 @@ class ClusterInformer:
 
     @staticmethod
     def news(state: State, saved: Iterable[Save]) -> list[News]:
-        """The changes that these rows make to a state that does not hold them yet."""
+        """The changes of the open step, which made these rows."""
         found: list[News] = []
         for save in saved:
             if save.kind in _TABLES:
                 kind, table = _TABLES[save.kind]
-                before, after = getattr(state, table).get(save.key), save.value
+                before, after = getattr(state, table).before(save.key), save.value
                 was, is_now = _is_there(before), _is_there(after)
                 if was and is_now:
                     if _shape(before) != _shape(after):

@@ -9,13 +9,10 @@ job's files stay, so that the next manager can read its end again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine, relayed
-from nodemgr.core.manager import State
+from client_plugin.messages.form import relayed
 from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.encoding import EncodingError
 from nodemgr.core.model.entities import (
@@ -29,21 +26,27 @@ from nodemgr.core.model.entities import (
 )
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import launch_hosts
+from nodemgr.core.state import host_use
 from nodemgr.core.state.driver_numbers import driver_numbers
 from nodemgr.edge.containers.payload import renew_client
+from nodemgr.edge.engine.foundation import Foundation
+from nodemgr.edge.engine.host_limits import HostLimits
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.executor import leaf_limits
-from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
+from nodemgr.edge.executor.interface import (
+    ExecutorListener,
+    NoLimits,
+    ResourceFactory,
+    RunOrder,
+    Status,
+)
 from nodemgr.edge.executor.log_retention import MOST_JOBS, LogRetention
 from nodemgr.edge.host import stderr_log
-from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.journald import INFO, WARNING, Journald
 from nodemgr.edge.ledger.peaks import Peaks
 from nodemgr.edge.rpc.turns import InTurn
 from nodemgr.edge.store.database import StoreFailed
-from nodemgr.edge.store.journal import Journal
-from nodemgr.messages import doctor, executor
-from nodemgr.messages import manager_log as log
+from nodemgr.messages import doctor
 
 MOST_SETTLED = 3
 """Most final jobs in one turn of the loop: each may be a look at files, and their removal."""
@@ -60,23 +63,6 @@ Sink = Callable[[Job, int, Status, str], None]
 
 def no_sink(job: Job, attempt: int, status: Status, log_tail: str) -> None:
     """Ends of attempts are in the history alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobPorts:
-    """How jobs are executed, and what is kept of the ended ones."""
-
-    executor: Callable[[ExecutorListener], ResourceFactory]
-    """Called once, with the listener of the executor's reports."""
-    retention: Callable[[ResourceFactory], LogRetention]
-    client: Path | None = None
-    """The present copy of the client: jobs of this node load it."""
-    sink: Sink = no_sink
-    """Receives the status and the log tail of each attempt that ends."""
-    has_gate: bool = False
-    """Containers see the GPUs alone that their environment holds."""
-    closes_jobs: Callable[[], bool] = lambda: False
-    """Whether a job on the node sees its own GPUs alone, if it is not root's."""
 
 
 def environ(
@@ -168,25 +154,23 @@ class Jobs:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        state: State,
-        journal: Journal,
+        base: Foundation,
         engine: StepEngine,
         read_gpus: Callable[[Callable[[], None]], None],
         peaks: Peaks,
         took: Callable[[str, int], None],
-        ports: JobPorts,
+        executor: Callable[[ExecutorListener], ResourceFactory],
+        client: Path | None,
+        sink: Sink,
     ) -> None:
         """`read_gpus` calls back when the core knows the current health of the GPUs.
 
-        `took` charges an env for a duration (ns) in the loop.
+        `took` charges an env for a duration (ns) in the loop. `executor` is called once, with the
+        listener of its reports. `client`: the present copy of the client, which jobs of this node
+        load. `sink` receives the status and the log tail of each attempt that ends.
         """
-        self._loop = loop
-        self._clock = clock
-        self._state = state
-        self._journal = journal
-        self._engine = engine
+        self._loop, self._clock, self._state = base.loop, base.clock, base.state
+        self._journal, self._engine = base.journal, engine
         self._read_gpus = read_gpus
         self._peaks = peaks
         self._took = took
@@ -205,11 +189,17 @@ class Jobs:
         """Called with each final job, in the loop, after its end was stored."""
         self.on_attempt_end: list[Callable[[str], None]] = []
         """Called with the job of each attempt that has ended."""
-        self._sink = ports.sink
-        self._client = ports.client
-        self._has_gate, self._closes_jobs = ports.has_gate, ports.closes_jobs
-        self.factory = ports.executor(self)
-        self._log_retention = ports.retention(self.factory)
+        self._sink, self._client = sink, client
+        self._has_gate, self.closes_jobs = base.gate is not None, base.node_gate.closes_jobs
+        self.factory = executor(self)
+        self.host_limits = HostLimits(base.loop, base.state, self.factory)
+        self._log_retention = LogRetention(
+            self.factory,
+            base.journal,
+            base.settings.job_logs_bytes,
+            base.settings.job_logs_days,
+            lambda job_id: job_id in base.state.jobs,
+        )
 
     def handlers(self) -> Handlers:
         """The effects on jobs."""
@@ -242,7 +232,7 @@ class Jobs:
                 self._never_run(effect, Status("ended", why=stopped))
         except Exception as error:
             stderr_log.fault(f"starting job {effect.job_id}", error)
-            why = executor.COULD_NOT_START(error=error)
+            why = f"could not be started: {error}"
             self._loop.call_soon(
                 self._never_run, effect, Status("ended", why=why, cause=Cause.NOT_STARTED)
             )
@@ -253,11 +243,11 @@ class Jobs:
         try:
             payload = self._journal.payload(effect.spec_id)
         except (StoreFailed, EncodingError) as error:
-            why = executor.COMMAND_UNREADABLE(error=error)
+            why = f"its command cannot be read from the store: {error}"
             self._never_run(effect, Status("ended", why=why, cause=Cause.CANNOT_RUN))
             return
         if payload is None:
-            why = executor.COMMAND_GONE()
+            why = "its command is not in the store any more: submit it again"
             self._never_run(effect, Status("ended", why=why, cause=Cause.CANNOT_RUN))
             return
         order = RunOrder(
@@ -270,7 +260,7 @@ class Jobs:
             uid=spec.uid,
             gid=spec.gid,
             umask=spec.umask,
-            env_limits=leaf_limits.of_env(self._state.envs[effect.env].quota),
+            env_limits=self.host_limits.of_env(effect.env),
             argv=payload.argv,
             cwd=payload.cwd,
             environ=environ(
@@ -288,7 +278,7 @@ class Jobs:
         if effect.run.place:
             held = {uuid for env, uuid in self._state.grants if env == effect.env}
             return held if self._has_gate else None
-        return effect.gpus if self._closes_jobs() and uid != 0 else None
+        return effect.gpus if self.closes_jobs() and uid != 0 else None
 
     def _never_run(self, effect: effects.StartJob, status: Status) -> None:
         self.ended(effect.job_id, effect.attempt, status, "", self._clock.wall_ns())
@@ -307,7 +297,7 @@ class Jobs:
         ]
         for job_id, attempt in self.factory.adopt(expected):
             if state.jobs[job_id].attempts[-1].started_wall_ns is None:
-                self.requeued_before_start(job_id, attempt, executor.MANAGER_ENDED_FIRST())
+                self.requeued_before_start(job_id, attempt, "the manager ended before it was begun")
             else:
                 self._loop.call_soon(self._lost, job_id, attempt)
         for job in state.jobs.values():
@@ -345,22 +335,32 @@ class Jobs:
                 "job.unknown", jobs=self._unknown[:MOST_NAMED], running=running[:MOST_NAMED]
             )
 
-    def unknown(self) -> tuple[bool, MessageLine]:
+    def unknown(self) -> tuple[bool, str]:
         """For the doctor: whether the store has all jobs that run or ran here.
 
         The line describes the rest.
         """
         running = [f"{job_id} (start {attempt})" for job_id, attempt in self.factory.strays()]
-        said = [log.STORE_LOST(why=self._journal.lost)] if self._journal.lost else []
+        said = (
+            [f"{self._journal.lost} (earlier losses: nodemgr events --since 0 --name store.lost)"]
+            if self._journal.lost
+            else []
+        )
         if running:
-            said.append(log.UNKNOWN_JOBS_RUN(jobs=_listed(running)))
+            said.append(
+                f"running, and not known to the store: {_listed(running)}; what runs goes on "
+                "within its time limit and is not started again (nodemgr queue withdraw ends it)"
+            )
         over = [
             name
             for name in self._unknown
             if name not in {job_id for job_id, _ in self.factory.strays()}
         ]
         if over:
-            said.append(log.UNKNOWN_FILES(jobs=_listed(over)))
+            said.append(
+                f"the files of {_listed(over)}, which the store does not know, are kept under jobs "
+                "in the state directory"
+            )
         return not said, relayed("; ".join(said)) if said else doctor.ALL_JOBS_KNOWN()
 
     def is_unknown(self, job_id: str) -> bool:
@@ -381,7 +381,7 @@ class Jobs:
 
     def _lost(self, job_id: str, attempt: int) -> None:
         """Ends a job that the store has as started and that has no files."""
-        lost = Status("ended", why=executor.NOTHING_KNOWN(), cause=Cause.SUPERVISOR_LOST)
+        lost = Status("ended", why="nothing is known of it any more", cause=Cause.SUPERVISOR_LOST)
         self.ended(job_id, attempt, lost, "", self._clock.wall_ns())
 
     # -- ends --
@@ -398,17 +398,24 @@ class Jobs:
 
     def env_changed(self, env: str) -> None:
         """Its quota is new; jobs that run have the new limit at once."""
-        row = self._state.envs.get(env)
-        if row is not None:
-            self.factory.limit_env(env, leaf_limits.of_env(row.quota))
+        if env in self._state.envs:
+            self.host_limits.set_env(env)
 
     def enter(
         self, env: str, process: ProcessKey, run: RunSpec,
-        then: Callable[[MessageLine | None], None],
+        then: Callable[[str | None], None],
     ) -> None:  # fmt: skip
         """Holds a command of a user to its limits and those of its environment."""
         self.env_changed(env)  # no job has made its cgroup yet
         self.factory.enter(env, process, leaf_limits.of_run(run), then)
+
+    def note_of_command(self, run: RunSpec, why: str | None) -> str | None:
+        """A line about the limits of a command that do not hold.
+
+        `why`: the reason why it has no cgroup of its own; None: it has one.
+        """
+        lost = self.factory.no_limits(host_use.NODE) if why is None else NoLimits(why)
+        return lost.of_command() if lost is not None and lost.are_named_by(run) else None
 
     def _forget(self, effect: effects.ForgetJob) -> None:
         self._finished.add(effect.env, effect.job_id)
@@ -468,7 +475,7 @@ class Jobs:
             try:
                 self._sink(job, attempt, status, log_tail)
             except OSError as error:
-                stderr_log.say(log.OUTPUT_IN_HISTORY_ALONE(job=job_id, error=error))
+                stderr_log.say(f"the end of job {job_id}'s output is in the history alone: {error}")
         ended = events.JobEnded(
             job_id,
             attempt,
@@ -487,7 +494,11 @@ class Jobs:
         def notify() -> None:
             job = self._state.jobs.get(job_id)
             peak_bytes = 0 if job is None else self._peaks.of_task(job.task_id)
-            self._step(job_id, replace(ended, peak_bytes=peak_bytes))
+            was_refused = job is not None and self._peaks.take_refusal(job.task_id)
+            cause = ended.cause
+            if was_refused and cause is Cause.OWN and status.exit_code != 0:
+                cause = Cause.GPU_MEMORY
+            self._step(job_id, replace(ended, peak_bytes=peak_bytes, cause=cause))
             for notify_end in self.on_attempt_end:
                 notify_end(job_id)
 
@@ -526,5 +537,11 @@ class Jobs:
             "error": None if up else launch_hosts.why_down(self._state, launch_hosts.HERE),
         }
 
+    def close(self) -> None:
+        self.host_limits.close()
+        self.factory.close()
+
     def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
         self._engine.submit(events.LaunchHostChanged(place, is_up, why, self._clock.wall_ns()))
+        if is_up and not place:
+            self.host_limits.settle_all()

@@ -21,19 +21,16 @@ from nodemgr.core.model.entities import Process, ProcessKey, TaskState, Transpor
 from nodemgr.core.state import members
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.clients.client_sessions import Session
+from nodemgr.edge.engine.foundation import Foundation
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.host import stderr_log
-from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.ledger.native_ledger import SlotHold, SlotState
 from nodemgr.edge.ledger.registry import HOLDS, Cap, LedgerFiles, LedgerRow, Ledgers, Slot
-from nodemgr.edge.store.journal import Journal
-from nodemgr.messages import manager_log as log
-from nodemgr.messages import orders
 
 LEDGER_META = "ledger:"
 """Prefix of the store's key for an env's ledger files; the env's name follows."""
 SLOT_STATES = {"live": SlotState.LIVE, "stalled": SlotState.STALLED, "fenced": SlotState.FENCED}
-RELEASED_BY = orders.LEDGER_LOST_AT_RESTART()
+RELEASED_BY = "the manager, which lost the memory ledger when it was restarted"
 
 
 class OlderLimits:
@@ -84,35 +81,30 @@ class _Pending:
     grants: list[SendGrant] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerPorts:
-    """The parts that follow a ledger's change."""
-
-    send_grant: Callable[[SendGrant], None]
-    """Answers a client whose grant was held back."""
-    refresh: Callable[[str], None]
-    """Writes the env's client.conf again: its clients need not send the ledger any more."""
-    limits_changed: Callable[[], None]
-    """The driver's own limits follow at the end of the step."""
-
-
 class LedgerController:
     """Carries out effects on ledgers, and recovers the ledgers of an earlier manager."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        state: State,
-        journal: Journal,
+        base: Foundation,
+        engine: StepEngine,
         ledgers: Ledgers,
         older_limits: OlderLimits,
-        engine: StepEngine,
-        ports: LedgerPorts,
+        send_grant: Callable[[SendGrant], None],
+        refresh: Callable[[str], None],
+        limits_changed: Callable[[], None],
     ) -> None:
-        self._loop, self._clock, self._state, self._journal = loop, clock, state, journal
+        """`send_grant` answers a client whose grant was held back.
+
+        `refresh` writes an env's client.conf again: its clients need not send the ledger any more.
+        `limits_changed`: the
+        driver's own limits follow at the end of the step.
+        """
+        self._loop, self._clock, self._state = base.loop, base.clock, base.state
+        self._journal, self._engine = base.journal, engine
         self._ledgers, self._older_limits = ledgers, older_limits
-        self._engine, self._ports = engine, ports
+        self._send_grant, self._refresh = send_grant, refresh
+        self._limits_changed = limits_changed
         self._pending: dict[str, _Pending] = {}
         self._earlier: set[ProcessKey] = set()
         """The processes that held leases under the manager before this one."""
@@ -160,7 +152,7 @@ class LedgerController:
         for effect in planned:
             if type(effect) is effects.SetLimit:
                 limits[effect.env, effect.row] = effect.limit_bytes
-            elif type(effect) is effects.SetCap and effect.task_id not in self._state.tasks:
+            elif type(effect) is effects.SetCap and not self._was_there(effect.task_id):
                 self._claimed.append(effect)
                 self._set_cap(effect)
         short = {
@@ -173,6 +165,10 @@ class LedgerController:
         if short:
             self._drop_claimed()
         return short
+
+    def _was_there(self, task_id: str) -> bool:
+        """Whether the task held its lease before this step."""
+        return self._state.tasks.before(task_id) is not None
 
     def refused(self) -> None:
         """The store refused the step."""
@@ -197,7 +193,7 @@ class LedgerController:
         self._ledgers.close(effect.env)
 
     def _set_limit(self, effect: effects.SetLimit) -> None:
-        self._ports.limits_changed()
+        self._limits_changed()
         self._ledgers.set_limit(
             effect.env, LedgerRow(effect.row, effect.uuid, effect.total_bytes, effect.limit_bytes)
         )
@@ -277,7 +273,8 @@ class LedgerController:
             "WAIT",
             rid=int(grant.rid),
             position=1,
-            reason=orders.WAITS_FOR_LEDGER(env=grant.task.env),
+            reason=f"the manager was restarted and waits for the memory ledger of {grant.task.env} "
+            "to come back with its running tasks",
         )
         return True
 
@@ -356,9 +353,9 @@ class LedgerController:
             if task.env == env and task.kept_bytes
         ]
         self._ledgers.rebuild(env, rows, slots, caps)
-        self._loop.call_soon(self._ports.refresh, env)
+        self._loop.call_soon(self._refresh, env)
         for grant in grants:
-            self._ports.send_grant(grant)
+            self._send_grant(grant)
 
     def _slot_state(self, process: Process) -> SlotState:
         if process.fenced:
@@ -381,7 +378,11 @@ class LedgerController:
         gets the new one, unless it is of a version with another layout.
         """
         grants = self._pending.pop(env).grants
-        stderr_log.say(log.LEDGER_LOST(env=env))
+        stderr_log.say(
+            f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin "
+            "with a new ledger",
+            "start its tasks again",
+        )
         unheard = {grant.process.key for grant in grants}
         if env in self._ledgers.of_other_layouts:
             unheard -= self._earlier

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from nodemgr.core.lifecycle import audit, timers
 from nodemgr.core.manager import State
@@ -20,22 +19,19 @@ from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import MS, Gpu, ProcessKey, Task, Uuid
 from nodemgr.core.model.values import replace
 from nodemgr.edge.containers.env_directories import Envs
+from nodemgr.edge.engine.foundation import Foundation
 from nodemgr.edge.engine.ledger_controller import OlderLimits
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gate.device_gate import Gate
-from nodemgr.edge.gate.node_gate import NodeGate
 from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.driver_limits import DriverLimits
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
 from nodemgr.edge.gpu.usage import Auditor, Figure
 from nodemgr.edge.host import stderr_log
-from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.process_locations import ProcessLocations
 from nodemgr.edge.kernel.processes import ProcessTable, pid_of, start_ticks
 from nodemgr.edge.ledger.peaks import Peaks
 from nodemgr.edge.ledger.registry import Beats, Ledgers
-from nodemgr.edge.store.journal import Journal
-from nodemgr.messages import manager_log as log
 
 SHOWN_NS = 200_000_000
 """An older reading is not reported as current."""
@@ -92,52 +88,42 @@ class KnownProcesses:
         return None if request_id is None else self._state.requests[request_id].env
 
 
-@dataclass(frozen=True, slots=True)
-class NodePorts:
-    """The parts that the monitor reads and acts on."""
-
-    ledgers: Ledgers
-    peaks: Peaks
-    older_limits: OlderLimits
-    known: KnownProcesses
-    processes: ProcessTable
-    locations: ProcessLocations
-    beats: Beats
-    gate: Gate | None
-    node_gate: NodeGate
-    envs: Envs
-    context_sizes: ContextSizes
-    slow_beats: Callable[[ProcessKey], None]
-    """A process's next beats reach the core."""
-    env_of_stranger: Callable[[int], str | None]
-    """The env of a process that never spoke to the manager, as far as it can be proved."""
-    watch_gpus: Callable[[Callable[[DriverReading], None]], GpuWatcher]
-    """Called once, with the receiver of each reading."""
-
-
 class NodeMonitor:
     """Submits what it reads to the core, and carries out the core's effects on the node."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        state: State,
-        journal: Journal,
+        base: Foundation,
         engine: StepEngine,
-        ports: NodePorts,
+        ledgers: Ledgers,
+        peaks: Peaks,
+        older_limits: OlderLimits,
+        known: KnownProcesses,
+        processes: ProcessTable,
+        locations: ProcessLocations,
+        beats: Beats,
+        envs: Envs,
+        context_sizes: ContextSizes,
+        slow_beats: Callable[[ProcessKey], None],
+        env_of_stranger: Callable[[int], str | None],
+        watch_gpus: Callable[[Callable[[DriverReading], None]], GpuWatcher],
     ) -> None:
-        self._loop, self._clock, self._state, self._engine = loop, clock, state, engine
-        self._ledgers, self._older_limits = ports.ledgers, ports.older_limits
-        self._peaks = ports.peaks
-        self._known, self._processes = ports.known, ports.processes
-        self._locations, self._beats = ports.locations, ports.beats
-        self._gate, self._envs, self._context_sizes = ports.gate, ports.envs, ports.context_sizes
-        self._node_gate = ports.node_gate
+        """`slow_beats`: a process's next beats reach the core.
+
+        `env_of_stranger`: the env of a process that never spoke to the manager, as far as it can be
+        proved. `watch_gpus` is called once, with the receiver of each reading.
+        """
+        state, journal = base.state, base.journal
+        self._loop, self._clock, self._state, self._engine = base.loop, base.clock, state, engine
+        self._ledgers, self._older_limits, self._peaks = ledgers, older_limits, peaks
+        self._known, self._processes = known, processes
+        self._locations, self._beats = locations, beats
+        self._gate, self._node_gate = base.gate, base.node_gate
+        self._envs, self._context_sizes = envs, context_sizes
         self._minors: Mapping[Uuid, int] = {}
         """The numbers of device nodes that the tasks were opened with."""
-        self._slow_beats = ports.slow_beats
-        self.gpus = gpus = ports.watch_gpus(self._gpus_read)
+        self._slow_beats = slow_beats
+        self.gpus = gpus = watch_gpus(self._gpus_read)
         self.driver_limits = DriverLimits(
             state,
             self._known.with_envs,
@@ -149,8 +135,8 @@ class NodeMonitor:
             state,
             self._ledgers,
             self._known.key_of_pid,
-            ports.env_of_stranger,
-            ports.context_sizes.uncharged_bytes,
+            env_of_stranger,
+            context_sizes.uncharged_bytes,
         )
         self._can_limit = self.driver_limits.can_set
         self._limits_due = False
@@ -219,7 +205,10 @@ class NodeMonitor:
         if not self._processes.kill(
             effect.process, signal.SIGTERM if effect.gently else signal.SIGKILL
         ):
-            stderr_log.say(log.PROCESS_NOT_ENDED(pid=effect.pid))
+            stderr_log.say(
+                f"process {effect.pid} could not be ended",
+                "it is gone already, or not ours to end (a manager of root may end every process)",
+            )
 
     # -- env directories and device gates --
 

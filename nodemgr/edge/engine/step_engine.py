@@ -11,21 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from nodemgr.core.manager import Draft, State, Transition, step
+from nodemgr.core.manager import Transition, step
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import Uuid
 from nodemgr.core.model.transitions import TransitionRefused
 from nodemgr.core.model.values import replace
+from nodemgr.edge.engine.foundation import Foundation
 from nodemgr.edge.engine.informer import QUEUE_CHANGED, ClusterInformer, News
 from nodemgr.edge.host import stderr_log
-from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.measures import STEP_S, Histogram
 from nodemgr.edge.ledger.native_ledger import LedgerError
-from nodemgr.edge.store.journal import Journal
-from nodemgr.messages import manager_log as log
 
 STORE_RETRY_S = 1.0
 FULL = 1 << 62
@@ -35,47 +32,25 @@ Handlers = Mapping[type, Callable[[Any], None]]
 """The handler of each kind of effect that a part carries out."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepPorts:
-    """The parts as the engine calls them. None of them steps the core from within a call."""
+class LedgerSteps(Protocol):
+    """The ledgers' part of a step."""
 
-    handlers: Handlers
-    facts: Callable[[Iterable[effects.Effect]], Mapping[str, str | None]]
-    """The facts about ledgers that belong into the commit of these effects."""
-    refused: Callable[[], None]
-    """The store refused the step that `facts` was called for."""
-    applied: tuple[Callable[[Iterable[effects.Save]], None], ...]
-    """Called with the step's rows after its effects, before its events are published."""
-    settled: tuple[Callable[[], None], ...]
-    """Called after the step's news: launch gates and timers follow the new state."""
-    unkept_bytes: Callable[[], Mapping[tuple[str, Uuid], int]]
-    """The used bytes of the grants that the core watches, beyond what is kept for tasks."""
-    claim: Callable[[Iterable[effects.Effect]], Collection[tuple[str, Uuid]]]
-    """Keeps memory for the step's tasks before it is stored, or says which grants lack it."""
-    informer: ClusterInformer
-    recovered: Callable[[], None]
-    """The store can be written again."""
-    pass_took: Callable[[int], None]
-    """Takes the time (ns) of each scheduling pass."""
+    def facts(self, planned: Iterable[effects.Effect]) -> Mapping[str, str | None]:
+        """The facts about ledgers that belong into the commit of these effects."""
+
+    def claim(self, planned: Iterable[effects.Effect]) -> Collection[tuple[str, Uuid]]:
+        """Keeps memory for the step's tasks before it is stored, or says which grants lack it."""
+
+    def refused(self) -> None:
+        """The store refused the step that `facts` was called for."""
 
 
 class StepEngine:
     """Steps the core. It also is the scheduler loop's Matcher: a pass is a step."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        state: State,
-        journal: Journal,
-        ports: Callable[[StepEngine], StepPorts],
-    ) -> None:
-        """`ports` is called once, last.
-
-        The parts that it builds report events to this engine, and the engine calls the parts. No
-        part may submit an event before this constructor has returned.
-        """
-        self._loop, self._clock, self._state, self._journal = loop, clock, state, journal
+    def __init__(self, base: Foundation) -> None:
+        self._loop, self._clock, self._state = base.loop, base.clock, base.state
+        self._journal = base.journal
         self._store_retry: asyncio.TimerHandle | None = None
         self._figures_due = False
         """The next pass needs the figures of the watched grants."""
@@ -86,12 +61,30 @@ class StepEngine:
         """The current step's stored transition, until it is applied to the state."""
         self._news: list[News] = []
         """Resources that the applied step added, changed or removed."""
-        self._draft: Draft | None = None
-        """The next step's draft, made after the last step's answers."""
-        self._ports = built = ports(self)
-        self._handlers, self._informer = built.handlers, built.informer
-        journal.subscribe(self._retry_store_later, built.recovered)
-        if journal.fault is not None:
+
+    def begin(
+        self,
+        handlers: Handlers,
+        ledgers: LedgerSteps,
+        informer: ClusterInformer,
+        applied: tuple[Callable[[Iterable[effects.Save]], None], ...],
+        settled: tuple[Callable[[], None], ...],
+        unkept_bytes: Callable[[], Mapping[tuple[str, Uuid], int]],
+        recovered: Callable[[], None],
+        pass_took: Callable[[int], None],
+    ) -> None:
+        """The parts that a step calls, once, before the first event. None of them steps the core.
+
+        `applied` is called with the step's rows after its effects, before its events are published,
+        and `settled` after its news: launch gates and timers follow the new state. `unkept_bytes`:
+        the used bytes of the grants that the core watches, beyond what is kept for tasks.
+        `recovered`: the store can be written again. `pass_took` takes the time (ns) of each pass.
+        """
+        self._handlers, self._ledgers, self._informer = handlers, ledgers, informer
+        self._applied, self._settled = applied, settled
+        self._unkept_bytes, self._pass_took = unkept_bytes, pass_took
+        self._journal.subscribe(self._retry_store_later, recovered)
+        if self._journal.fault is not None:
             self._retry_store_later()
 
     # -- steps --
@@ -102,30 +95,21 @@ class StepEngine:
         Returns False if the store cannot be written, or the core refused its own change of a state.
         """
         assert not self._stepping, "an effect steps the core"
-        ports, began_ns = self._ports, self._clock.monotonic_ns()
+        began_ns = self._clock.monotonic_ns()
         self._stepping = True
         try:
-            draft, self._draft = self._draft, None
             try:
-                transition = self._decided(event, began_ns, draft)
+                transition = self._decided(event, began_ns)
             except TransitionRefused as error:  # a fault of the core must not end the manager
                 stderr_log.fault(f"in the step of {type(event).__name__}", error)
                 return False
             for failed in transition.failed:
                 stderr_log.fault(f"in the decision about {failed.entry}", failed.cause)
-            if not self._journal.write(
-                transition.saved,
-                transition.published,
-                must_hold=transition.must_apply,
-                durable=transition.durable,
-                reserved=transition.reserve,
-                facts=ports.facts(transition.effects),
-            ):
-                ports.refused()
+            if not self._is_stored(transition):
                 return False
             self._stored = transition
             self._carry_out(transition.effects)
-            for applied in ports.applied:
+            for applied in self._applied:
                 applied(transition.saved)
         finally:
             self._stepping = False
@@ -135,17 +119,15 @@ class StepEngine:
             self._news.append(QUEUE_CHANGED)
         news, self._news = self._news, []
         self._informer.notify(type(event).__name__, news)
-        for settled in ports.settled:
+        for settled in self._settled:
             settled()
-        if self._draft is None:
-            self._draft = Draft(self._state)
         self.step_time.observe(self._clock.monotonic_ns() - began_ns)
         return True
 
-    def _decided(self, event: events.Event, now_ns: int, draft: Draft | None) -> Transition:
+    def _decided(self, event: events.Event, now_ns: int) -> Transition:
         """The core's step; again where memory that it keeps for a task was taken meanwhile."""
-        transition = step(self._state, event, now_ns, draft)
-        short = self._ports.claim(transition.effects)
+        transition = step(self._state, event, now_ns)
+        short = self._claimed(transition)
         if short and isinstance(event, events.Acquire):
             full = {uuid: FULL for _, uuid in short}
             event = replace(event, unkept_bytes={**event.unkept_bytes, **full})
@@ -154,9 +136,36 @@ class StepEngine:
             event = replace(event, unkept_bytes={**event.unkept_bytes, **full_of})
         else:
             return transition
+        transition.discard()
         transition = step(self._state, event, now_ns)
-        self._ports.claim(transition.effects)
+        self._claimed(transition)
         return transition
+
+    def _claimed(self, transition: Transition) -> Collection[tuple[str, Uuid]]:
+        try:
+            return self._ledgers.claim(transition.effects)
+        except BaseException:
+            transition.discard()
+            raise
+
+    def _is_stored(self, transition: Transition) -> bool:
+        """Whether the store has it; else it has happened nowhere."""
+        is_stored = False
+        try:
+            is_stored = self._journal.write(
+                transition.saved,
+                transition.published,
+                must_hold=transition.must_apply,
+                durable=transition.durable,
+                reserved=transition.reserve,
+                facts=self._ledgers.facts(transition.effects),
+            )
+        finally:
+            if not is_stored:
+                transition.discard()
+        if not is_stored:
+            self._ledgers.refused()
+        return is_stored
 
     def _carry_out(self, planned: Iterable[effects.Effect]) -> None:
         """Answers and ledgers first, then the state, then the other effects."""
@@ -181,7 +190,9 @@ class StepEngine:
         try:
             self._handlers[kind](effect)
         except (OSError, LedgerError) as error:  # one failed effect must not prevent the others
-            stderr_log.say(log.EFFECT_FAILED(effect=kind.__name__, error=error))
+            stderr_log.say(
+                f"{kind.__name__} failed: {error}", "`nodemgr doctor` looks for the cause"
+            )
         except Exception as error:
             stderr_log.fault(f"in {kind.__name__}", error)
 
@@ -204,11 +215,11 @@ class StepEngine:
 
     def run_pass(self) -> None:
         """Grants free memory to waiting requests."""
-        figures = self._ports.unkept_bytes() if self._figures_due else None
+        figures = self._unkept_bytes() if self._figures_due else None
         self._figures_due = False
         began_ns = self._clock.monotonic_ns()
         self.submit(events.Match(self._clock.wall_ns(), figures))
-        self._ports.pass_took(self._clock.monotonic_ns() - began_ns)
+        self._pass_took(self._clock.monotonic_ns() - began_ns)
 
     # -- the store --
 

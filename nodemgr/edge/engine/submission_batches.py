@@ -8,22 +8,19 @@ A batch waits for the disk once. Requests for a grant run between two batches.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nodemgr.core.manager import State
+from client_plugin.messages.form import notice
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import DenyCode
 from nodemgr.core.model.values import replace
+from nodemgr.edge.engine.foundation import Foundation
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
-from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.rpc.cost import STEP_UNITS, Units
 from nodemgr.edge.rpc.turns import InTurn, Took
 from nodemgr.edge.store.database import StoreFailed
-from nodemgr.edge.store.journal import Journal
-from nodemgr.messages import orders as messages
 
 RUN_BYTES = 32
 """A run of an array's indices, in its rows."""
@@ -53,16 +50,9 @@ class _Arrived(NamedTuple):
 class SubmissionBatches:
     """Gathers submissions, commits them, and calls back with the core's answers."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        state: State,
-        journal: Journal,
-        engine: StepEngine,
-    ) -> None:
-        self._loop, self._clock, self._state, self._journal = loop, clock, state, journal
-        self._engine = engine
+    def __init__(self, base: Foundation, engine: StepEngine) -> None:
+        self._loop, self._clock, self._state = base.loop, base.clock, base.state
+        self._journal, self._engine = base.journal, engine
         self._arrived: InTurn[_Arrived] = InTurn()
         self._answers: dict[int, Answer] = {}
         self._references = itertools.count(1)
@@ -132,14 +122,14 @@ class SubmissionBatches:
                 else:
                     submissions.append(self._with_ended(submission))
             except StoreFailed as error:
-                reason = messages.STORE_NOT_READ(why=error)
+                reason = notice(f"the manager cannot look into its store now: {error}")
                 self._answered(
                     effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason)
                 )
         if submissions and not self._engine.submit(
             events.SubmitJobs(tuple(submissions), self._clock.wall_ns())
         ):
-            reason = messages.JOB_NOT_STORED(why=self._journal.refused)
+            reason = notice(f"the manager cannot store a job now: {self._journal.refused}")
             for submission in submissions:
                 self._answered(
                     effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason)

@@ -10,16 +10,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from client_plugin.messages.form import MessageLine, stated
+from client_plugin.messages.form import stated
 from client_plugin.units import format_size
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.entities import ProcessKey, Suspension, Uuid
-from nodemgr.core.state.node_state import State
+from nodemgr.edge.engine.foundation import Foundation
+from nodemgr.edge.engine.host_limits import HostLimits
 from nodemgr.edge.engine.step_engine import Handlers, StepEngine
 from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
-from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.processes import pid_of
 from nodemgr.edge.ledger.registry import HOLDS, Ledgers
+from nodemgr.edge.suspension import host_memory
 from nodemgr.edge.suspension.order_lines import Order, OrderEnd, Target
 from nodemgr.edge.suspension.suspender import MAX_TRIES, Suspender
 from nodemgr.messages import suspension as messages
@@ -44,29 +45,33 @@ class SuspensionController:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        state: State,
-        ledgers: Ledgers,
+        base: Foundation,
         engine: StepEngine,
+        ledgers: Ledgers,
         gpus: GpuWatcher,
+        limits: HostLimits,
         suspender: Callable[[Answered], Suspender],
-        hindrance: Callable[[], MessageLine | None],
+        hindrance: Callable[[], str | None],
     ) -> None:
         """`hindrance`: why no process of this node can be suspended; None: the driver can."""
-        self._loop, self._clock, self._state = loop, clock, state
-        self._ledgers, self._engine, self._gpus = ledgers, engine, gpus
+        self._loop, self._clock, self._state = base.loop, base.clock, base.state
+        self._ledgers, self._engine, self._gpus, self._limits = ledgers, engine, gpus, limits
         self._suspender = suspender(self._answered)
         self.hindrance = hindrance
         self._waiting: dict[str, list[WhenEnded]] = {}
         """By task."""
-        self._tried: list[Callable[[MessageLine | None], None]] = []
+        self._tried: list[Callable[[str | None], None]] = []
         self._is_trying = False
         self._try_limit: asyncio.TimerHandle | None = None
         self._out: dict[str, dict[Uuid, int]] = {}
         """Bytes of device memory by task and GPU, as they were before its suspension."""
-        self._held: set[str] = set()
-        """The tasks whose processes read in their ledger that they are suspended."""
+        self._held: dict[str, str] = {}
+        """The tasks whose processes read in their ledger that they are suspended, and their env."""
+
+    @staticmethod
+    def most_bytes() -> int | None:
+        """The device memory that the host memory of this node could hold; None: unknown."""
+        return host_memory.most_of_node()
 
     def handlers(self) -> Handlers:
         return {
@@ -78,9 +83,10 @@ class SuspensionController:
         """Gives the orders again that an earlier manager left: some calls may have been made."""
         for task in self._state.tasks.values():
             if task.suspension is not Suspension.NONE:
-                self._held.add(task.task_id)
+                self._held[task.task_id] = task.env
             if task.suspension is Suspension.SUSPENDING:
-                self._order("suspend", effects.SuspendProcesses(task.task_id, task.processes))
+                bytes_before = task.suspended_bytes
+                self._begin(effects.SuspendProcesses(task.task_id, task.processes, bytes_before))
             elif task.suspension is Suspension.RESUMING:
                 self._order("resume", effects.ResumeProcesses(task.task_id, task.processes))
 
@@ -93,7 +99,7 @@ class SuspensionController:
                 if task is not None and process.slot is not None:
                     self._ledgers.set_hold(process.env, process.slot, HOLDS[task.suspension])
             if task is None or task.suspension is Suspension.NONE:
-                self._held.remove(task_id)
+                self._limits.settle(self._held.pop(task_id))
 
     def when_ended(self, task_id: str, then: WhenEnded) -> None:
         """Calls back at the end of the order that is under way for this task."""
@@ -104,7 +110,7 @@ class SuspensionController:
         order = self._suspender.under_way
         return None if order is None or order.verb == "try" else order.task_id
 
-    def when_tried(self, then: Callable[[MessageLine | None], None]) -> None:
+    def when_tried(self, then: Callable[[str | None], None]) -> None:
         """Calls back with the fault of the suspension process; None: it has loaded the driver."""
         self._tried.append(then)
         if not self._is_trying:
@@ -118,19 +124,38 @@ class SuspensionController:
 
     def _suspend(self, effect: effects.SuspendProcesses) -> None:
         """No call is made where none can succeed: the core uses its next means at once."""
-        self._held.add(effect.task_id)
+        if effect.memory_bytes is not None:
+            self._begin(effect)
+            return
+        self._held[effect.task_id] = self._state.tasks[effect.task_id].env
         self.settle()  # before the driver holds the first call
         hindrance = self.hindrance() or self._refusal(effect.processes)
         if hindrance is None:
             tasks = self._state.tasks
             self._out = {task: found for task, found in self._out.items() if task in tasks}
             self._out[effect.task_id] = self._bytes_by_gpu(effect.processes)
-            self._order("suspend", effect)
+            self._begin(effect)
         else:
             order = Order("suspend", effect.task_id, LOCK_MS, ())
             self._loop.call_soon(self._ended, order, hindrance, False)
 
-    def _refusal(self, processes: Iterable[ProcessKey]) -> MessageLine | None:
+    def _begin(self, effect: effects.SuspendProcesses) -> None:
+        """Measures it, or calls the driver once the limits of its cgroups are raised."""
+        if effect.memory_bytes is None:
+            self._loop.call_soon(self._measure, effect)
+        else:
+            task = self._state.tasks[effect.task_id]
+            self._limits.before_suspension(task.env, lambda: self._order("suspend", effect))
+
+    def _measure(self, effect: effects.SuspendProcesses) -> None:
+        memory_bytes = sum(self._bytes_by_gpu(effect.processes).values())
+        wall_ns = self._clock.wall_ns()
+        self._engine.submit(events.SuspensionMeasured(effect.task_id, memory_bytes, wall_ns))
+        if effect.task_id not in self._state.tasks:
+            for then in self._waiting.pop(effect.task_id, ()):
+                then("")
+
+    def _refusal(self, processes: Iterable[ProcessKey]) -> str | None:
         """By the ledger. After a refusal by the driver, the process is in a state of its choice."""
         for key in processes:
             process = self._state.processes.get(key)
@@ -153,7 +178,10 @@ class SuspensionController:
             elif tries > 1:
                 self._loop.call_later(ROOM_RETRY_S, self._resume, effect, tries - 1)
             else:
-                reason = messages.ROOM_IS_USED(gpus=", ".join(map(str, short)))
+                reason = (
+                    f"other processes use its room on GPU {', '.join(map(str, short))}, by the "
+                    "driver's figures, and a restore that fails is final; it waits in the queue"
+                )
                 order = Order("resume", effect.task_id, LOCK_MS, ())
                 self._ended(order, reason, True, again=True)
 
@@ -205,7 +233,7 @@ class SuspensionController:
             return
         self._ended(order, "" if not answer.kind else line_of(answer), answer.is_out)
 
-    def _end_try(self, fault: MessageLine | None) -> None:
+    def _end_try(self, fault: str | None) -> None:
         if self._try_limit is not None:
             self._try_limit.cancel()
         tried, self._tried = self._tried, []
@@ -234,31 +262,39 @@ class SuspensionController:
             then(reason)
 
 
-def line_of(answer: OrderEnd) -> MessageLine:
+def line_of(answer: OrderEnd) -> str:
     """Why an order failed, for people."""
     fields = (*answer.fields, "", "", "")
     match answer.kind:
         case "node" | "container":
             need, free = (format_size(int(text) if text.isdecimal() else 0) for text in fields[1:3])
             if answer.kind == "node":
-                return messages.NODE_MEMORY_SHORT(need=need, free=free)
-            return messages.CONTAINER_MEMORY_SHORT(need=need, free=free, pid=fields[0])
+                return f"it needs {need} of host memory, and the node has {free} to spare"
+            return (
+                f"it needs {need} of host memory, and the limit of the container of process "
+                f"{fields[0]} leaves {free}"
+            )
         case "driver":
             if fields[0] == "old":
                 return messages.OLD_DRIVER()
-            return messages.DRIVER_UNUSABLE(error=fields[0].replace("_", " "))
+            return f"the driver could not be used: {fields[0].replace('_', ' ')}"
         case "process":
-            return messages.PROCESS_ENDED_AGAIN(times=MAX_TRIES)
+            return f"the process that suspends tasks ended {MAX_TRIES} times in it"
     pid, call, error = fields[:3]
     match error:
         case "CUDA_ERROR_OUT_OF_MEMORY" if call == "cuCheckpointProcessCheckpoint":
-            return messages.HOST_MEMORY_GONE(pid=pid)
+            return (
+                f"the host memory for the GPU memory of process {pid} was gone when it was needed"
+            )
         case "CUDA_ERROR_NOT_SUPPORTED":
             return messages.SHARES_MEMORY(pid=pid)
         case "CU_PROCESS_STATE_FAILED":
-            return messages.PROCESS_FAILED(pid=pid)
+            return (
+                f"the driver failed while it moved the GPU memory of process {pid}, which cannot "
+                f"go on: end it (kill {pid})"
+            )
         case "CUDA_ERROR_NOT_READY":
-            return messages.WORK_GOES_ON(pid=pid, seconds=LOCK_MS // 1_000)
+            return f"the GPU work of process {pid} did not end within {LOCK_MS // 1000} s"
         case "CUDA_ERROR_NOT_INITIALIZED":
-            return messages.NO_CUDA_YET(pid=pid)
-    return messages.CALL_FAILED(call=call, pid=pid, error=error)
+            return f"process {pid} has not used CUDA yet"
+    return f"{call} of process {pid}: {error}"

@@ -21,12 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from client_plugin.messages.form import stated
 from nodemgr.core.model.entities import Cause, HostFigures, ProcessKey, RunSpec
 from nodemgr.edge.executor import leaf_limits
 from nodemgr.edge.executor.interface import RunOrder
 from nodemgr.edge.host import descriptors
 from nodemgr.edge.kernel.processes import process_key
-from nodemgr.messages import executor
 
 FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
 RECORD_LINE_BYTES, LIMIT_BYTES, BOOT_BYTES = 512, 32, 64
@@ -48,7 +48,7 @@ CAUSES = (
     Cause.HOST_MEMORY)  # fmt: skip
 """The causes in a supervisor's numbering (csrc/jobs/jobs.h, enum nm_cause)."""
 MAX_EXIT_CODE, MAX_SIGNAL = 255, 64
-NOT_WRITTEN = executor.END_NOT_WRITTEN()
+NOT_WRITTEN = "the disk did not take how it ended"
 CLOSED_LOG = (
     b"\nnodemgr: an earlier version's client in the container wrote this log; the job has ended\n"
 )
@@ -344,7 +344,7 @@ class AttemptFiles:
             return self._open(LOG, os.O_RDONLY)
         except BlockingIOError:
             raise FileNotFoundError(
-                errno.ENOENT, executor.LOG_HELD_BY_OWNER(), str(self.directory / LOG)
+                errno.ENOENT, "its owner keeps it from being read", str(self.directory / LOG)
             ) from None
 
     def log_size_bytes(self) -> int:
@@ -388,7 +388,11 @@ class AttemptFiles:
         self._cut(LOG, 0)
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
-            line = executor.OUTPUT_WAS_LARGE(limit=most_bytes)
+            line = stated(
+                f"the output was dropped: it took more than twice the {most_bytes} bytes of "
+                "job_log_bytes",
+                "print less, or an administrator raises it",
+            )
             _write(fresh, f"nodemgr: {line}\n".encode())
             fresh.rename(self.directory / LOG)
 
@@ -468,11 +472,14 @@ def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
         + ["end"]
     )
     if any("\0" in entry for entry in entries) or not order.argv:
-        raise ValueError(executor.NUL_IN_ORDER())
+        raise ValueError(
+            "its command, directory or environment has a NUL in it, or there is no command"
+        )
     text = b"".join(entry.encode("utf-8", "surrogateescape") + b"\0" for entry in entries)
     if len(text) > MAX_ORDER_BYTES:
         raise ValueError(
-            executor.LONG_COMMAND_OF_JOB(size_bytes=len(text), limit_bytes=MAX_ORDER_BYTES)
+            f"its command and environment have {len(text)} bytes, at most {MAX_ORDER_BYTES} are "
+            "taken"
         )
     return text
 

@@ -12,12 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import Cause, HostFigures, ProcessKey, RunSpec, Uuid
+from nodemgr.messages import doctor
 
 AttemptState = Literal["unknown", "starting", "running", "ended"]
+
+
+LIMIT_OPTIONS = {"cpu": "--cpus", "memory": "--host-memory"}
+"""By the controller of each limit."""
+
+
+def nothing() -> None:
+    """In place of a caller that waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +106,36 @@ class ExecutorListener(Protocol):
         """
 
 
+class NoLimits(NamedTuple):
+    """Limits that do not hold."""
+
+    why: str
+    options: Sequence[str] = tuple(LIMIT_OPTIONS.values())
+    """Those that name them."""
+
+    def is_of_all(self) -> bool:
+        return len(self.options) > 1
+
+    def are_named_by(self, run: RunSpec) -> bool:
+        named = zip(LIMIT_OPTIONS.values(), (run.cpus, run.host_memory_bytes), strict=True)
+        return any(value is not None and option in self.options for option, value in named)
+
+    def of_jobs(self) -> str:
+        if self.is_of_all():
+            return doctor.JOBS_WITHOUT_LIMITS(why=self.why)
+        return doctor.JOBS_WITHOUT_ONE_LIMIT(option=self.options[0], why=self.why)
+
+    def of_command(self) -> str:
+        verb = "do" if self.is_of_all() else "does"
+        return f"{' and '.join(self.options)} {verb} not limit this command: {self.why}"
+
+
 class ResourceFactory(Protocol):
-    def state(self) -> tuple[bool, MessageLine]:
+    def state(self) -> tuple[bool, str]:
         """(a job can start now, the launcher or the reason why not)."""
 
-    def no_limits(self, place: str) -> MessageLine | None:
-        """The reason why a job there has no limits of CPUs and host memory; None: it has them."""
+    def no_limits(self, place: str) -> NoLimits | None:
+        """The limits that a job or a command there does not have; None: it has all."""
 
     def create(self, order: RunOrder) -> None:
         """Begins the attempt; returns at once.
@@ -124,12 +156,20 @@ class ResourceFactory(Protocol):
         Does nothing for an ended or unknown attempt.
         """
 
-    def limit_env(self, env: str, limits: Sequence[str]) -> None:
-        """Changes the limits of the cgroup of an environment's jobs (leaf_limits.of_env)."""
+    def scope(self) -> str:
+        """The directory of the environments' cgroups; empty: not known, or there is none."""
+
+    def limit_cgroups(
+        self, limits: Sequence[tuple[str, str]], then: Callable[[], None] = nothing
+    ) -> None:
+        """Writes limits of cgroups, each by its name below the scope (leaf_limits).
+
+        `then` is called when all are written or cannot be.
+        """
 
     def enter(
         self, env: str, process: ProcessKey, limits: Sequence[str],
-        then: Callable[[MessageLine | None], None],
+        then: Callable[[str | None], None],
     ) -> None:  # fmt: skip
         """Moves a process of the node into a limited cgroup of its own, among those of its env.
 

@@ -9,7 +9,7 @@ import signal
 
 from client_plugin import units
 from client_plugin.messages import attempts
-from client_plugin.messages.form import MessageLine, stated
+from client_plugin.messages.form import stated
 from nodemgr.core.model.entities import Cause
 from nodemgr.edge.executor.interface import Status
 
@@ -18,7 +18,7 @@ OF_ENV, OTHERS_GO_ON = attempts.OVER_ENV_MEMORY(), attempts.OTHERS_GO_ON()
 
 def last_line(
     job_id: str, env: str, limit_ms: int | None, status: Status, early: int = 0
-) -> MessageLine | None:
+) -> str | None:
     """The cause of the end, whose limit it was, and the remedy; None: the job ended by itself.
 
     A job that never began has no log. `limit_ms`: its time limit. `early`: the signal that it gets

@@ -21,20 +21,19 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import stated
 from nodemgr.edge.clients.descriptor_filter import close_all
+from nodemgr.edge.executor.interface import LIMIT_OPTIONS, NoLimits
 from nodemgr.edge.host import privileges, stderr_log
 from nodemgr.edge.host.file_events import CAME, FileEvents
+from nodemgr.edge.kernel import cgroups
 from nodemgr.messages import doctor
-from nodemgr.messages import manager_log as log
 
 PROGRAM = Path(__file__).resolve().parents[2] / "_bin" / "nodemgr-supervisor"
 SOCKET_NAME = "launcher"
 SERVICE = "nodemgr-jobs.service"
 SCOPE_KNOWN = "scope"
 """Heard after the packet that names the scope."""
-LIMITED = ("cpu", "memory")
-"""The controllers of the limits of a job."""
 CAP_SETUID = 7
 MAX_PACKET_BYTES = 512
 RETRY_S, MAX_RETRY_S = 0.05, 5.0
@@ -48,16 +47,17 @@ class LauncherEndpoint:
     It is made before the manager has threads and gives its rights up; a Launcher then uses it.
     """
 
-    def __init__(self, jobs_dir: Path, path: Path | None = None) -> None:
-        """Fork launchers, or (`path`) name the socket of the service."""
+    def __init__(self, jobs_dir: Path, path: Path | None = None, scope: Path | None = None) -> None:
+        """Fork launchers, which use the `scope`, or (`path`) name the socket of the service."""
         self.jobs_dir = jobs_dir = jobs_dir.absolute()
         self.path = path
+        self.scope = "" if scope is None else str(scope)
         self.sockets: list[socket.socket] = []
-        self.fault = "" if path is None else doctor.SERVICE_NOT_REACHED(socket=path)
+        self.fault = "" if path is None else f"{path}: not reached yet"
         try:
-            self.sockets += [_fork(jobs_dir) for _ in range(OWN if path is None else 0)]
+            self.sockets += [_fork(jobs_dir, self.scope) for _ in range(OWN if path is None else 0)]
         except OSError as error:
-            self.fault = doctor.LAUNCHER_CANNOT_START(program=PROGRAM, error=error.strerror)
+            self.fault = f"{PROGRAM} cannot be started: {error.strerror}"
 
     @classmethod
     def fitting(cls, run_dir: Path, jobs_dir: Path) -> LauncherEndpoint:
@@ -66,7 +66,8 @@ class LauncherEndpoint:
         The service's is used by root without the right to become other users.
         """
         can_fork = os.geteuid() != 0 or privileges.held() >> CAP_SETUID & 1
-        return cls(jobs_dir, None if can_fork else run_dir / SOCKET_NAME)
+        scope = own_scope(os.geteuid(), jobs_dir.parent) if os.geteuid() != 0 else None
+        return cls(jobs_dir, None if can_fork else run_dir / SOCKET_NAME, scope)
 
     def close(self) -> None:
         """Closes the sockets that no Launcher uses."""
@@ -105,7 +106,8 @@ class Launcher:
         self._closed = False
         self.scope = ""
         """The directory below which jobs have cgroups; "": they have none."""
-        self._controllers: list[str] = []
+        self._controllers: list[str] | None = None
+        """Those of the cgroups of jobs; None: the launcher has not named the scope yet."""
         self._is_limit_said = False
         if self._spare:
             self._begin(self._spare.pop())
@@ -113,25 +115,45 @@ class Launcher:
             self._news = FileEvents(loop, self._path.parent, CAME, self._check_again)
             self._connect()
 
-    def state(self) -> tuple[bool, MessageLine]:
+    def state(self) -> tuple[bool, str]:
         """The connection's state, for the doctor."""
         if self._fault:
-            fault = self._fault if self._path is None else doctor.SERVICE_SILENT(why=self._fault)
-            return False, doctor.JOBS_CANNOT_START(why=fault)
-        why = self.no_limits()
-        limits = doctor.JOBS_WITHOUT_LIMITS(why=why) if why else doctor.JOBS_IN_CGROUPS()
+            fault = (
+                self._fault
+                if self._path is None
+                else f"the service nodemgr-jobs does not answer ({self._fault})"
+            )
+            return False, f"no job can be started: {fault}"
+        lost = self.no_limits()
+        limits = doctor.JOBS_IN_CGROUPS() if lost is None else lost.of_jobs()
         if self._path is None:
             return True, doctor.JOBS_BY_OWN_LAUNCHER(limits=limits)
-        return True, doctor.JOBS_BY_SERVICE(path=self._path, limits=limits)
+        return True, f"started by the service nodemgr-jobs ({self._path}); {limits}"
 
-    def no_limits(self) -> MessageLine | None:
-        """The reason why no cgroup limits a job; None: one does, or the launcher is away."""
-        if not self._is_ours:
+    def no_limits(self) -> NoLimits | None:
+        """The limits that no cgroup keeps; None: all are kept, or the launcher is away."""
+        if not self._is_ours or self._controllers is None:
             return None
-        if not self.scope:
-            return doctor.NO_CGROUPS() if self._path is None else doctor.NO_SCOPE_MADE()
-        missing = [name for name in LIMITED if name not in self._controllers]
-        return doctor.NO_CONTROLLERS(names=" and ".join(missing)) if missing else None
+        missing = [name for name in LIMIT_OPTIONS if name not in self._controllers]
+        options = [LIMIT_OPTIONS[name] for name in missing]
+        return NoLimits(self._why(missing), options) if missing else None
+
+    def _why(self, missing: list[str]) -> str:
+        if self.scope:
+            lacking = f"their cgroups lack controllers ({' and '.join(missing)})"
+            if self._path is None:
+                return f"{lacking}: an administrator delegates them (Delegate= of user@.service)"
+            return f"{lacking}: look at the kernel's options"
+        if self._path is not None:
+            return "systemd delegates no cgroup to them (journalctl -u nodemgr-jobs)"
+        if self._endpoint.scope:
+            return "the user's systemd delegates no cgroup to them (systemctl --user status)"
+        return (
+            "only jobs of the service nodemgr-jobs have cgroups of their own"
+            if os.geteuid() == 0
+            else "only jobs of the service nodemgr-jobs, and of a manager that"
+            " `systemd-run --user` starts, have cgroups of their own"
+        )
 
     def request(self, text: str, *descriptors: int) -> bool:
         """False: there is none to hear it. Takes the descriptors over."""
@@ -159,9 +181,12 @@ class Launcher:
         self._loop.add_reader(sock.fileno(), self._read)
         if self._path is None:
             self._is_ours, self._fault = True, ""
-            self._say_limits()
-        else:
+            self.scope = self._endpoint.scope
+        if self.scope or self._path is not None:
             self._send("where")
+        else:
+            self._controllers = []
+            self._say_limits()
 
     def _connect(self) -> None:
         self._retry = None
@@ -171,17 +196,20 @@ class Launcher:
             sock.connect(str(self._path))
         except OSError as error:
             sock.close()
-            self._away(doctor.SERVICE_UNREACHABLE(socket=self._path, error=error.strerror))
+            self._away(f"{self._path}: {error.strerror}")
             return
         self._begin(sock)
 
-    def _away(self, fault: MessageLine) -> None:
+    def _away(self, fault: str) -> None:
         """Look again after a growing pause, because the service may be about to listen.
 
         Once the pause is long, look only after a change in the directory.
         """
         if fault != self._fault:
-            stderr_log.say(log.NO_LAUNCHER(why=fault))
+            stderr_log.say(
+                f"no job can be started: {fault}",
+                "`nodemgr doctor` names the cure; jobs wait meanwhile",
+            )
             self._fault = fault
             self._changed()
         if self._pause_s < MAX_RETRY_S or self._news is None or not self._news.are_told:
@@ -209,7 +237,8 @@ class Launcher:
                 return
             text = packet.decode("utf-8", "replace")
             if text.startswith("jobs "):
-                self._check_place(text.removeprefix("jobs "))
+                if self._path is not None:
+                    self._check_place(text.removeprefix("jobs "))
             elif text.startswith("scope "):
                 self.scope = text.removeprefix("scope ").removeprefix("-")
                 self._controllers = _controllers(self.scope)
@@ -220,10 +249,16 @@ class Launcher:
 
     def _say_limits(self) -> None:
         """One line of a manager whose jobs have no limits."""
-        why = self.no_limits()
-        if why is not None and not self._is_limit_said:
+        lost = self.no_limits()
+        if lost is not None and not self._is_limit_said:
             self._is_limit_said = True
-            stderr_log.say(log.JOBS_UNLIMITED(why=why))
+            stderr_log.say(
+                f"CPUs and host memory of jobs have no limits: {lost.why}"
+                if lost.is_of_all()
+                else lost.of_jobs(),
+                "nodemgr-jobs (`nodemgr setup`) keeps them, with cgroup version 2 and its "
+                "controllers of both",
+            )
 
     def _check_place(self, served: str) -> None:
         """Drops a service of another state directory, which could only refuse."""
@@ -234,7 +269,8 @@ class Launcher:
             return
         self._drop()
         self._away(
-            doctor.SERVICE_OF_OTHERS(service=SERVICE, served=served, directory=self._jobs_dir)
+            f"{SERVICE} starts jobs of {served}, this manager's are in {self._jobs_dir}: systemctl "
+            f"edit {SERVICE}"
         )
 
     def _scope_known(self) -> None:
@@ -265,18 +301,21 @@ class Launcher:
             return
         self._drop()
         if self._spare:
-            stderr_log.say(log.SPARE_TAKES_OVER())
+            stderr_log.say("the launcher of jobs has died; a spare one takes over")
             self._begin(self._spare.pop())
         elif self._path is None:
-            self._fault = line = log.LAUNCHERS_DIED()
+            self._fault = line = stated(
+                "its launchers have died, and the manager may start no other",
+                "restart it (no task and no job is lost)",
+            )
             stderr_log.say(line)
         else:
-            self._away(doctor.SERVICE_ENDED(socket=self._path, service=SERVICE))
+            self._away(f"{self._path}: {SERVICE} has ended")
         self._changed()
 
     def _drop(self) -> None:
         sock, self._socket = self._socket, None
-        self._is_ours, self.scope = False, ""
+        self._is_ours, self.scope, self._controllers = False, "", None
         while self._unsent:
             close_all(self._unsent.popleft()[1])
         if sock is not None:
@@ -293,15 +332,26 @@ def _controllers(scope: str) -> list[str]:
         return []
 
 
-def _fork(jobs_dir: Path) -> socket.socket:
+def own_scope(uid: int, state_dir: Path) -> Path | None:
+    """Where the jobs of an ordinary user's manager have cgroups; None: they have none.
+
+    The scope is made by the launcher, and is that of one state directory.
+    """
+    delegated = cgroups.delegated_to(uid)
+    if delegated is None:
+        return None
+    found = state_dir.stat()
+    return delegated / "app.slice" / f"nodemgr-jobs-{found.st_dev:x}-{found.st_ino:x}.scope"
+
+
+def _fork(jobs_dir: Path, scope: str) -> socket.socket:
     """Forks a launcher that detaches at once. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         theirs.set_inheritable(True)
         try:
-            pid = os.posix_spawn(
-                PROGRAM, [str(PROGRAM), "launcher", str(jobs_dir), str(theirs.fileno())], {}
-            )
+            words = [str(PROGRAM), "launcher", str(jobs_dir), str(theirs.fileno())]
+            pid = os.posix_spawn(PROGRAM, [*words, scope] if scope else words, {})
             os.waitpid(pid, 0)
         except OSError:
             ours.close()

@@ -25,20 +25,27 @@ import os
 import shutil
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from client_plugin.fields import MAX_YIELD_MS
 from client_plugin.messages import attempts
-from client_plugin.messages.form import MessageLine, relayed, stated
+from client_plugin.messages.form import relayed, stated
 from nodemgr.core.model.entities import END_GRACE_MS, Cause, ProcessKey
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.descriptor_filter import close_all
-from nodemgr.edge.executor import attempt_directory, orphans
+from nodemgr.edge.executor import attempt_directory, leaf_limits, orphans
 from nodemgr.edge.executor.attempt_directory import AttemptFiles, Beginning, End
-from nodemgr.edge.executor.interface import ExecutorListener, RunOrder, Status
+from nodemgr.edge.executor.interface import (
+    ExecutorListener,
+    NoLimits,
+    RunOrder,
+    Status,
+    nothing,
+)
 from nodemgr.edge.executor.last_line import last_line
 from nodemgr.edge.executor.launcher import SCOPE_KNOWN, Launcher, LauncherEndpoint
 from nodemgr.edge.executor.output_writer import CHUNK_BYTES, OutputWriter
@@ -66,17 +73,21 @@ CHECK_S, MAX_CHECK_S = 0.05, 5.0
 ASKS, LIMITS, WARNS = signal.SIGUSR1, signal.SIGUSR2, signal.SIGPWR
 """The supervisor ends its job, reads its time limit, or ends it after its signal (jobs.h)."""
 WITHDRAWN, TIME_LIMIT = attempts.WITHDRAWN(), attempts.TIME_LIMIT()
-NEVER_BEGAN = executor.NEVER_BEGAN()
-SUPERVISOR_KILLED = executor.SUPERVISOR_KILLED()
-NO_RUNNER = executor.NO_RUNNER_THERE()
-CONTAINER_STOPPED = executor.CONTAINER_STOPPED()
+SUPERVISOR_KILLED = "its supervisor was killed; what was left of it was ended"
+NO_RUNNER = "no process in its container could begin it"
+CONTAINER_STOPPED = (
+    "its container was stopped, or its supervisor there was killed; what was left of it was ended"
+)
 CLAIM_TIMEOUT_S = 60.0
 """Longest time for a runner to begin an attempt."""
 RELUCTANCE_S = 10.0
 """Extra time for a supervisor to do what is due, before it is asked again or killed."""
+LAST_WORDS_S = 10.0
+"""Longest time to read what an ended supervisor said: a child of it may keep its connection."""
 RETAINED_STARTS = 4
 """The newest attempts of one job with retained logs."""
-NODE_WENT_DOWN = executor.NODE_WENT_DOWN()
+NODE_WENT_DOWN = "the node went down while it ran"
+IN_A_CONTAINER = NoLimits(doctor.LIMITED_BY_CONTAINER())
 OUTPUT_BYTE_NS = 3
 """The cost of each byte of output from a container, for its environment."""
 MOST_UNWRITTEN = 4
@@ -87,31 +98,13 @@ _Fact = TypeVar("_Fact", Beginning, End)
 class _Attempt:
     """An attempt that has not ended."""
 
-    __slots__ = (
-        "ask_timer",
-        "check_timer",
-        "ended_by",
-        "files",
-        "hunt",
-        "key",
-        "mourned",
-        "name",
-        "overdue",
-        "place",
-        "session",
-        "sheet",
-        "started",
-        "unwritten",
-        "why",
-    )
-
     def __init__(self, name: AttemptName, files: AttemptFiles, place: str) -> None:
         self.name = name
         self.files = files
         self.place = place
         """Empty: this node; else a container on it."""
         self.session: Connection | None = None
-        """The last connection of its supervisor in a container."""
+        """The open connection of its supervisor in a container."""
         self.sheet = -1
         """Memory on which that supervisor writes its output; -1: none."""
         self.unwritten = 0
@@ -131,6 +124,8 @@ class _Attempt:
         self.check_timer: asyncio.TimerHandle | None = None
         self.overdue: asyncio.TimerHandle | None = None
         """In a container: the timer of its forced end."""
+        self.last_words: asyncio.TimerHandle | None = None
+        """Its supervisor ended, and its connection is still read: the end of this wait."""
 
 
 class NodeFactory:
@@ -163,8 +158,10 @@ class NodeFactory:
         self._makes_leaves = True
         """The launcher knows the packet `leaf`."""
         self._told_host: tuple[bool, str] | None = None
-        self._entering: dict[str, Callable[[MessageLine | None], None]] = {}
+        self._entering: dict[str, Callable[[str | None], None]] = {}
         """By the name of the cgroup of a command."""
+        self._limiting: deque[Callable[[], None]] = deque()
+        """One for each limit that the launcher has not answered; it answers in order."""
         self._launcher = Launcher(loop, launcher, self._heard, self._launcher_changed)
         self._writer = OutputWriter(loop)
         self.runners = Runners(loop, self, host_of, is_needed)
@@ -172,12 +169,12 @@ class NodeFactory:
 
     # -- the verbs --
 
-    def state(self) -> tuple[bool, MessageLine]:
+    def state(self) -> tuple[bool, str]:
         """For the doctor: (jobs can start, the launcher or the reason)."""
         return self._launcher.state()
 
-    def no_limits(self, place: str) -> MessageLine | None:
-        return doctor.LIMITED_BY_CONTAINER() if place else self._launcher.no_limits()
+    def no_limits(self, place: str) -> NoLimits | None:
+        return IN_A_CONTAINER if place else self._launcher.no_limits()
 
     def create(self, order: RunOrder) -> None:
         name = (order.job_id, order.attempt)
@@ -190,7 +187,10 @@ class NodeFactory:
             name, AttemptFiles(self._jobs_dir, *name), order.run.place
         )
         if not order.run.place and os.geteuid() not in (0, order.uid):
-            why = executor.NOT_OF_THIS_USER(uid=os.geteuid())
+            why = (
+                f"this manager belongs to uid {os.geteuid()} and starts its own user's jobs alone: "
+                "ask an admin for the node's own"
+            )
             self._end_soon(attempt, Status("ended", why=why, cause=Cause.CANNOT_RUN))
             return
         if attempt.files.exist():
@@ -205,7 +205,7 @@ class NodeFactory:
         try:
             attempt.files.write(order, self._grace_ms, self._boot, self._log_bytes)
         except OSError as error:
-            why = executor.FILES_NOT_WRITTEN(directory=self._jobs_dir, error=error.strerror)
+            why = f"its files cannot be written to {self._jobs_dir}: {error.strerror}"
             self._end_soon(attempt, Status("ended", why=why, cause=Cause.NOT_STARTED))
         except ValueError as error:
             self._end_soon(attempt, Status("ended", why=str(error), cause=Cause.CANNOT_RUN))
@@ -257,25 +257,37 @@ class NodeFactory:
                 found.session.answer("LIMIT", job=job, attempt=number, limit_ms=time_limit_ms)
             self._insist_on_limit(found)
 
-    def limit_env(self, env: str, limits: Sequence[str]) -> None:
-        for limit in limits if self._launcher.scope else ():
-            self._launcher.request(f"limit {env} {limit}")
+    def scope(self) -> str:
+        return self._launcher.scope
+
+    def limit_cgroups(
+        self, limits: Sequence[tuple[str, str]], then: Callable[[], None] = nothing
+    ) -> None:
+        asked = [
+            name
+            for name, limit in (limits if self._launcher.scope else ())
+            if self._launcher.request(f"limit {name} {limit}")
+        ]
+        if asked:
+            self._limiting += [*(nothing for _ in asked[1:]), then]
+        else:
+            then()
 
     def enter(
         self, env: str, process: ProcessKey, limits: Sequence[str],
-        then: Callable[[MessageLine | None], None],
+        then: Callable[[str | None], None],
     ) -> None:  # fmt: skip
         _, pid, ticks = process.split(":")
-        why, scope = self._launcher.no_limits(), self._launcher.scope
+        lost, scope = self._launcher.no_limits(), self._launcher.scope
+        why = lost.why if lost is not None and lost.is_of_all() else None
         if why is None and Path(scope) in (cgroups.directory_of(pid) or Path()).parents:
             why = doctor.IN_A_CGROUP()
         identity = identify(process) if why is None else None
         if identity is None:
             then(why)
             return
-        name = f"{env}/run-{pid}.{ticks}"
-        for limit in limits:
-            self._launcher.request(f"limit {name} {limit}")
+        name = f"{env}/{leaf_limits.command_name(pid, ticks, limits)}"
+        self.limit_cgroups([(name, limit) for limit in limits])
         if self._launcher.request(f"enter {name}", identity.pidfd):
             self._entering[name] = then
         else:
@@ -419,6 +431,8 @@ class NodeFactory:
         self._loop.call_soon(self._notify_host)
         while self._entering:
             self._entering.popitem()[1](doctor.LAUNCHER_AWAY())
+        while self._limiting:
+            self._limiting.popleft()()
         for attempt in [
             attempt
             for attempt in self._attempts.values()
@@ -444,6 +458,10 @@ class NodeFactory:
         if packet.startswith("failed - ") and self._makes_leaves:
             self._makes_leaves = False  # a launcher of the version before
             self._launcher_changed()
+            return
+        if verb in ("limited", "unlimited"):
+            if self._limiting:
+                self._limiting.popleft()()
             return
         if verb == "leaf":  # ENV/JOB.ATTEMPT
             words[0] = "/".join(words[0].rpartition("/")[2].rpartition(".")[::2])
@@ -552,20 +570,27 @@ class NodeFactory:
             raise OperationError(messages.NO_ATTEMPT())
         facts, identity = attempt.files.facts(), session.identity
         if (facts.uid, facts.gid) != (identity.uid, identity.gid):
-            why = messages.OTHER_GROUP(job_group=facts.gid, runner_group=identity.gid)
+            why = stated(
+                f"the job was submitted with group {facts.gid}, but the runner of its container "
+                f"was started with group {identity.gid}",
+                "submit it again with the group of the container",
+                "refused",
+            )
             self._lose(attempt, why, Cause.CANNOT_RUN)
             raise OperationError(why)
         if self._supervisors.get(session.key, attempt) is not attempt:
             # its death would end one of them, and the other would stay for ever
             raise OperationError(
-                stated(
-                    "this process has claimed another job, and one process supervises one job",
-                    "claim each job in a process of its own",
-                    "refused",
-                )
+                "this process has claimed another job, and one process supervises one job",
+                "claim each job in a process of its own",
+                "refused",
             )
         if not attempt.files.claim_for(session.key):
-            raise OperationError(messages.ATTEMPT_TAKEN())
+            raise OperationError(
+                "another process has started this attempt, or it is over",
+                "the runner takes the next one",
+                "refused",
+            )
         self._watch(attempt, session.key)
         try:
             close_all({attempt.sheet} - {-1})
@@ -573,7 +598,11 @@ class NodeFactory:
             attempt.sheet = new_sheet(CHUNK_BYTES)
             order = attempt.files.sealed_order()
         except OSError as error:
-            why = messages.FILES_UNREADABLE(error=error.strerror)
+            why = stated(
+                f"the files of the job cannot be opened ({error.strerror})",
+                "see `nodemgr doctor` and the manager's log",
+                "refused",
+            )
             attempt.ended_by = why, Cause.NOT_STARTED
             raise OperationError(why) from None
         attempt.session = session
@@ -615,7 +644,9 @@ class NodeFactory:
             end = attempt_directory.said_end(fields["text"])
             fact = end and _possible(attempt, end)
         if fact is None:
-            raise OperationError(messages.NO_REPORT())
+            raise OperationError(
+                "this is no report of a job's begin or end", "the client sends another", "refused"
+            )
         attempt.unwritten += 1
         self._writer.record(files.record_path, *attempt_directory.record_line(fact), written)
 
@@ -629,6 +660,13 @@ class NodeFactory:
             attempt.ended_by = why, Cause.CANNOT_RUN
         elif attempt.place == runs_for and self._is_open(attempt):
             self._lose(attempt, why, Cause.NOT_STARTED)
+
+    def disconnected(self, session: Session) -> None:
+        attempt = self._supervisors.get(session.key)
+        if attempt is not None and attempt.session is session:
+            attempt.session = None
+            if attempt.last_words is not None:
+                self._loop.call_soon(self._settle, attempt)
 
     def _insist(self, attempt: _Attempt, after_ms: int, why: str, cause: Cause) -> None:
         """Schedules a forced end: the user's processes can stop a supervisor in a container."""
@@ -668,15 +706,25 @@ class NodeFactory:
             self._table.kill(claim.supervisor, number)
 
     def _supervisor_gone(self, supervisor: ProcessKey) -> None:
-        attempt = self._supervisors.pop(supervisor, None)
+        attempt = self._supervisors.get(supervisor)
         if attempt is None:
             self._strays.pop(supervisor, None)
+        elif attempt.session is None:
+            self._settle(attempt)
+        else:  # the kernel may report the end before what was said
+            attempt.last_words = self._loop.call_later(LAST_WORDS_S, self._settle, attempt)
+
+    def _settle(self, attempt: _Attempt) -> None:
+        """Takes the attempt from its supervisor, which has ended."""
+        supervisor = attempt.key
+        if supervisor is None:
             return
+        del self._supervisors[supervisor]
         attempt.key = None
         self._forget_plans(attempt)
         claim = attempt.files.claim()
         if claim is None:
-            self._lose(attempt, executor.SUPERVISOR_ENDED(), Cause.SUPERVISOR_LOST)
+            self._lose(attempt, "its supervisor ended before it began", Cause.SUPERVISOR_LOST)
         elif claim.supervisor != supervisor:  # the other of two requested supervisors has it
             self._take_up(attempt)
         elif attempt.files.record()[1] is not None:
@@ -700,7 +748,9 @@ class NodeFactory:
         def done(refused: int) -> None:
             attempt.hunt = None
             self._order_leaf("remove", attempt)
-            told = executor.OTHERS_LEFT(why=why, count=refused) if refused else why
+            told = (
+                f"{why}, except processes that are not ours to end: {refused}" if refused else why
+            )
             self._told_by_record(attempt, told, cause)
 
         attempt.hunt = orphans.Hunt(
@@ -708,7 +758,7 @@ class NodeFactory:
         )
 
     def _order_leaf(self, verb: str, attempt: _Attempt) -> None:
-        """Its supervisor was killed, which else ends and removes its cgroup."""
+        """Its supervisor was killed or never began, which else ends and removes its cgroup."""
         if leaf := attempt.files.facts().leaf:
             self._launcher.request(f"{verb} {leaf}")
 
@@ -739,7 +789,9 @@ class NodeFactory:
         self._notify_ended(attempt, status, end.wall_ns, end.boot_ns)
 
     def _end_soon(self, attempt: _Attempt, status: Status) -> None:
-        """Reports the end later, not from within a verb."""
+        """Reports the end of one that has not begun: later, not from within a verb."""
+        if not attempt.place:
+            self._order_leaf("remove", attempt)  # the gate may have had it made
         self._loop.call_soon(self._notify_ended, attempt, status, time.time_ns())
 
     def _notify_ended(
@@ -791,6 +843,9 @@ class NodeFactory:
             attempt.hunt.close()
         if attempt.overdue is not None:
             attempt.overdue.cancel()
+        if attempt.last_words is not None:
+            attempt.last_words.cancel()
+            attempt.last_words = None
         close_all({attempt.sheet} - {-1})
         attempt.sheet, attempt.session = -1, None
 

@@ -17,7 +17,6 @@ from typing import NamedTuple, Protocol
 
 from nodemgr.edge.executor.interface import ResourceFactory
 from nodemgr.edge.host import stderr_log
-from nodemgr.messages import manager_log as log
 
 DAY_NS = 86_400 * 10**9
 MOST_JOBS = 1_000
@@ -102,4 +101,7 @@ class LogRetention:
                 try:
                     self._factory.delete(job_id)
                 except OSError as error:
-                    stderr_log.say(log.FILES_NOT_REMOVED(job=job_id, error=error))
+                    stderr_log.say(
+                        f"what job {job_id} left cannot be removed: {error}",
+                        "remove its directory under jobs in the state directory",
+                    )

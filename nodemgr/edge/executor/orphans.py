@@ -154,8 +154,9 @@ def _says(pid: int, job: str, env_dir: str) -> bool:
         said = read_within(f"/proc/{pid}/environ", MOST_ENVIRON_BYTES).split(b"\0")
     except OSError:
         return False
-    directory = ENV_DIR_VARIABLE + os.fsencode(env_dir)
-    return f"NODEMGR_JOB={job}".encode() in said and (not env_dir or directory in said)
+    its = next((line for line in said if line.startswith(ENV_DIR_VARIABLE)), ENV_DIR_VARIABLE)
+    directory = its.removeprefix(ENV_DIR_VARIABLE)
+    return f"NODEMGR_JOB={job}".encode() in said and directory == os.fsencode(env_dir)
 
 
 def _is_of_user(pid: int, uid: int | None) -> bool:

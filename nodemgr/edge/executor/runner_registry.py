@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from client_plugin.messages.form import stated
 from nodemgr.core.model.entities import ConnectionId, DenyCode
 from nodemgr.edge.clients import client_sessions
 from nodemgr.edge.clients.client_server import Connection
@@ -30,7 +31,7 @@ IDLE_S = 300.0
 """How long a runner stays when no job of its place is left."""
 WORDS_FORM = 2
 """The form of the words with a supervisor (csrc/runner/runner.c)."""
-NOT_NEEDED = executor.RUNNER_NOT_NEEDED()
+NOT_NEEDED = "no job of this place is left"
 AttemptName = tuple[str, int]
 
 
@@ -73,6 +74,9 @@ class Attempts(Protocol):
         self, name: AttemptName, runs_for: str | None, session: Connection, why: str
     ) -> None:
         """`runs_for`: the place whose runner says so; None: it is no runner."""
+
+    def disconnected(self, session: Session) -> None:
+        """Everything that a supervisor has said on it was read."""
 
 
 class Runners:
@@ -127,7 +131,12 @@ class Runners:
             if verb == "RUNNER":
                 place = self._place_of(session)
                 if fields.get("form") != WORDS_FORM:
-                    raise OperationError(messages.OLD_RUNNER())
+                    raise OperationError(
+                        "the client of this container is older than the manager, and starts no "
+                        "jobs for it",
+                        "start the container anew",
+                        "refused",
+                    )
                 self._register(place, session, rid)
             elif verb == "CLAIM":
                 self._claim(name, self._place_of(session), session, rid)
@@ -136,13 +145,14 @@ class Runners:
                     name, session, verb, fields, lambda is_done: _acknowledge(session, rid, is_done)
                 )
             else:
-                why = one_line(fields.get("reason", "")) or executor.COULD_NOT_BEGIN()
+                why = one_line(fields.get("reason", "")) or "it could not be begun"
                 runs_for = self._host_by_connection.get(session.connection)
                 self._attempts.failed(name, runs_for, session, why)
         except OperationError as error:
             _deny(session, rid, str(error))
 
     def closed(self, session: Session) -> None:
+        self._attempts.disconnected(session)
         place = self._host_by_connection.get(session.connection)
         if place is not None:
             self._leave(place)
@@ -158,9 +168,13 @@ class Runners:
     def _register(self, place: str, session: Connection, rid: int) -> None:
         other = self._sessions.get(place)
         if other is not None and other is not session:
-            raise OperationError(messages.OTHER_RUNNER())
+            raise OperationError(
+                "jobs are started here by another runner already", "start no second one", "refused"
+            )
         if self._host_by_connection.setdefault(session.connection, place) != place:
-            raise OperationError(messages.RUNNER_OF_OTHER_PLACE())
+            raise OperationError(
+                "this runner is another place's already", "start one in each container", "refused"
+            )
         self._sessions[place] = session
         session.answer("ACK", rid=rid)
         self.dismiss_idle()
@@ -209,7 +223,15 @@ def on_the_node(_session: Session) -> str:
 
 def refuse_runner(session: Session, _verb: str, fields: Fields) -> None:
     """Answers a runner of a manager whose executor has no runners."""
-    _deny(session, client_sessions.rid_of(fields), messages.NO_RUNNERS())
+    _deny(
+        session,
+        client_sessions.rid_of(fields),
+        stated(
+            "this manager starts no jobs in containers",
+            "submit the job on the node itself",
+            "refused",
+        ),
+    )
 
 
 def _acknowledge(session: Session, rid: int, is_done: bool) -> None:

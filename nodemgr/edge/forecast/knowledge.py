@@ -21,7 +21,6 @@ from nodemgr.edge.store import sample_rows
 from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.sample_rows import RETAINED_BYTES, RETAINED_ROWS, SampleRow, StoredSize
-from nodemgr.messages import forecast as messages
 
 WEIGHTS_NAME = "forecast-weights.json"
 
@@ -50,7 +49,10 @@ class Knowledge:
         try:
             return self._journal.samples()
         except StoreFailed as error:
-            stderr_log.say(messages.SAMPLES_NOT_READ(fault=error))
+            stderr_log.say(
+                f"forecasts begin without the samples of earlier tasks: {error}",
+                "check the disk of the state directory; new samples are used as they come",
+            )
             return []
 
     def add(self, sample: Sample) -> None:
@@ -86,7 +88,7 @@ class Knowledge:
             return
         try:
             if len(data) > network.MAX_FILE_BYTES:
-                self._refuse(messages.WEIGHTS_TOO_LARGE(limit_bytes=network.MAX_FILE_BYTES))
+                self._refuse(f"it has more than {network.MAX_FILE_BYTES} bytes")
                 return
             self._use(network.parse(data.decode()))
         except UnicodeDecodeError as error:
@@ -98,5 +100,8 @@ class Knowledge:
         self.known = replace(self.known, networks=networks)
 
     def _refuse(self, fault: str) -> None:
-        stderr_log.say(messages.WEIGHTS_NOT_USED(path=self._weights, fault=fault))
+        stderr_log.say(
+            f"{self._weights}, the learned weights of forecasts, is not used: {fault}",
+            "delete it; the next training writes it anew, and estimates stand until then",
+        )
         self._use(NO_NETWORKS)

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from nodemgr.core.forecast import learning, network, samples
 from nodemgr.edge.host import privileges
-from nodemgr.messages import forecast as messages
 
 
 def main(path: str) -> int:
@@ -33,7 +32,7 @@ def main(path: str) -> int:
     try:
         replace(Path(path), text)
     except OSError as error:
-        print(messages.WEIGHTS_NOT_WRITTEN(path=path, error=error.strerror))
+        print(f"{path} cannot be written ({error.strerror})")
         return 1
     return 0
 

@@ -10,16 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nodemgr.core.forecast import earlier_runs
-from nodemgr.core.forecast.earlier_runs import Closure, EarlierRun, Expected, Numbers, ProgramRuns
+from nodemgr.core.forecast.earlier_runs import (
+    Closure,
+    EarlierRun,
+    Expected,
+    GoodRun,
+    Numbers,
+    ProgramRuns,
+    Recognised,
+)
 from nodemgr.core.model.effects import Publish
 from nodemgr.core.model.encoding import EncodingError
-from nodemgr.core.model.entities import MS, Job, JobState
+from nodemgr.core.model.entities import MS, Cause, Job, JobState
+from nodemgr.core.model.values import replace
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.store import program_rows
 from nodemgr.edge.store.database import StoreFailed
 
 MAX_REPORTS = 64
-"""Of one environment: of jobs that have not ended yet."""
+"""Of one environment: of jobs that have not ended yet, and of tasks that are no jobs."""
 
 
 class RunKeeper:
@@ -29,6 +38,8 @@ class RunKeeper:
         self._daemon = daemon
         self._reports: dict[str, dict[str, Closure | None]] = {}
         """By environment and job; None: its modules are too many."""
+        self._begun: dict[str, dict[str, dict[int, int]]] = {}
+        """By environment and token of a task that is no job: its expected times, by GPUs."""
         daemon.jobs.on_final.append(self._ended)
         daemon.journal.observe_with(self._observe)
         daemon.loop.call_soon(self._forget_removed)
@@ -42,6 +53,39 @@ class RunKeeper:
         state = self._daemon.state
         models = {gpu.name for gpu in state.gpus.values()}
         return earlier_runs.expected(self._program(env, key), numbers, gpus, sorted(models))
+
+    def begun(self, env: str, token: str, found: Recognised) -> None:
+        """A process with this token runs the program; it has not asked for GPUs yet."""
+        times: dict[int, int] = {}
+        if found.holds and self._keeps(env):
+            for gpus in {run.gpus for run in self._program(env, found.key).runs}:
+                expected = self.expected(env, found.key, found.numbers, gpus)
+                if expected is not None and expected.run_ms:
+                    times[gpus] = expected.run_ms
+        tokens = self._begun.setdefault(env, {})
+        tokens.pop(token, None)
+        tokens[token] = times
+        if len(tokens) > MAX_REPORTS:
+            del tokens[next(iter(tokens))]
+
+    def times(self, env: str, token: str) -> dict[int, int]:
+        """The expected milliseconds of a task that is no job, by its GPUs."""
+        return self._begun.get(env, {}).get(token, {})
+
+    def ran(self, env: str, found: Recognised, ran: GoodRun) -> None:
+        """A task that is no job has ended well. Of memory nothing is kept."""
+        known = self._daemon.state.gpus
+        models = {known[uuid].name for uuid in ran.gpus if uuid in known}
+        if not self._keeps(env) or len(models) != 1 or not known.keys() >= set(ran.gpus):
+            return
+        run = EarlierRun(found.numbers, len(ran.gpus), models.pop(), ran.run_ms)
+        if ran.closure is not None:
+            program = self._program(env, found.key).after(run, ran.closure)
+            self._daemon.journal.save_program(env, found.key, earlier_runs.packed(program))
+
+    def _keeps(self, env: str) -> bool:
+        known = self._daemon.state.envs.get(env)
+        return known is not None and known.quota.forecast != "off"
 
     def reported(self, env: str, user: str, job_id: str, closure: Closure | None) -> None:
         """A process of a job of this user's has ended well, and had loaded these files."""
@@ -66,6 +110,7 @@ class RunKeeper:
         if event.name == "quota.removed":
             env = str(event.fields["env"])
             self._reports.pop(env, None)
+            self._begun.pop(env, None)
             self._daemon.loop.call_soon(self._forget, env)
 
     def _forget(self, env: str) -> None:
@@ -87,23 +132,29 @@ class RunKeeper:
             if not ended or ended[0].job.job_id != job_id:
                 return
             job = ended[0].job
-            reports = self._reports.get(job.env, {})
-            has_report, closure = job_id in reports, reports.pop(job_id, None)
-            if job.state is not JobState.DONE or (has_report and closure is None):
-                return
             payload = self._daemon.journal.payload(job.spec_id)
         except (StoreFailed, EncodingError):
             return
+        reports = self._reports.get(job.env, {})
+        has_report, closure = job_id in reports, reports.pop(job_id, None)
         said = None if payload is None else earlier_runs.key_of(payload.environ)
-        run_ms = _run_ms(job)
-        if said is None or run_ms is None or job.env not in self._daemon.state.envs:
+        if said is None or not self._keeps(job.env) or not job.attempts:
             return
-        key, numbers = said
         models = {self._model(uuid) for uuid in job.attempts[-1].gpus}
         if len(models) > 1:
             return
-        run = EarlierRun(numbers, job.run.gpus, models.pop() if models else "", run_ms)
-        program = self._program(job.env, key).after(run, closure)
+        key, numbers = said
+        run_ms, peak_bytes = _run_ms(job), _peak_bytes(job)
+        run = EarlierRun(
+            numbers, job.run.gpus, models.pop() if models else "", run_ms or 0, peak_bytes
+        )
+        program = self._program(job.env, key)
+        if any(attempt.cause is Cause.GPU_MEMORY for attempt in job.attempts):
+            program = program.lacking(replace(run, run_ms=0))
+        elif job.state is JobState.DONE and run_ms and (closure is not None or not has_report):
+            program = program.after(run, closure)
+        else:
+            return
         self._daemon.journal.save_program(job.env, key, earlier_runs.packed(program))
 
     def _model(self, uuid: str) -> str:
@@ -118,8 +169,13 @@ def _run_ms(job: Job) -> int | None:
         return None
     if job.attempt > 1:
         return None  # it may have gone on from its checkpoint
-    run_ms = (last.ended_ns - last.started_ns) // MS
+    run_ms = max(1, (last.ended_ns - last.started_ns) // MS)
     limit_ms, early = job.run.time_limit_ms, job.run.signal
     if early is not None and limit_ms is not None and run_ms >= limit_ms - early.before_ms:
         return None  # the signal ended it
     return run_ms
+
+
+def _peak_bytes(job: Job) -> int | None:
+    """The most of all its attempts on one GPU."""
+    return max([attempt.peak_bytes or 0 for attempt in job.attempts], default=0) or None

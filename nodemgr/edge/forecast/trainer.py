@@ -126,10 +126,10 @@ class Trainer:
         self._forget()
         code = os.waitstatus_to_exitcode(status)
         if self._is_late and code < 0:
-            return messages.TOO_LONG(limit_s=LIMIT_S)
+            return f"it ran for more than {LIMIT_S} s"
         if code < 0:
-            return messages.TRAINING_BY_SIGNAL(signal=-code)
-        return (line or messages.EXIT_CODE(code=code)) if code else None
+            return f"it was ended by signal {-code}"
+        return (line or f"it ended with code {code}") if code else None
 
     def _forget(self) -> None:
         self._pid = None

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine, relayed
+from client_plugin.messages.form import SpokenError, relayed, stated
 from nodemgr.core.views import cdi
 from nodemgr.edge.gate.ebpf import PinnedGate, env_pins, pinned_envs, prepare_bpf, unpin
 from nodemgr.edge.gate.state_files import DIRECTORY, GatedCgroup, Records
@@ -28,19 +28,13 @@ from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.device_nodes import DeviceNode, nodes
 from nodemgr.edge.kernel.ownership import mount_namespace, outside_namespaces
 from nodemgr.messages import doctor
-from nodemgr.messages import manager_log as log
-from nodemgr.messages import node as messages
 
 HOOK = Path(__file__).resolve().parents[2] / "gate_hook.py"
 HOOK_TIMEOUT_S = 20
 
 
-class GateUnavailable(Exception):
+class GateUnavailable(SpokenError):
     """This host cannot gate devices. One line: why."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 class _EnvGate:
@@ -51,7 +45,7 @@ class _EnvGate:
         self.pinned = pinned
         self.devices: set[DeviceNode] | None = None
         """The open device nodes, as far as this manager set them."""
-        self.fault: MessageLine | None = None
+        self.fault: str | None = None
 
 
 class Gate:
@@ -68,11 +62,18 @@ class Gate:
     def start(cls, run_dir: Path, note: Callable[..., None]) -> Gate:
         """Raises GateUnavailable."""
         if os.geteuid() != 0:
-            raise GateUnavailable(messages.GATE_NEEDS_ROOT())
+            raise GateUnavailable(
+                "only a manager that runs as root can gate devices",
+                'run it as root, or set device_gate = "off"',
+            )
         if cgroups.mount_point() is None:
-            raise GateUnavailable(messages.GATE_NEEDS_VERSION_2())
+            raise GateUnavailable(
+                "the device gate needs cgroup version 2, which is not mounted here, so containers "
+                "can open every GPU that they were given: boot with "
+                "systemd.unified_cgroup_hierarchy=1, or mount cgroup2"
+            )
         if (fault := prepare_bpf()) is not None:
-            raise GateUnavailable(messages.GATE_FAILED(error=fault))
+            raise GateUnavailable(f"the kernel refused the device gate ({fault})")
         return cls(run_dir, note)
 
     @staticmethod
@@ -138,7 +139,10 @@ class Gate:
         try:
             change()
         except (OSError, ValueError) as error:
-            fault = log.GATE_IS_WRONG(env=env, error=error)
+            fault = stated(
+                f"the device gate of env {env} is not as it should be: {error}",
+                "the manager tries again; `nodemgr doctor` shows when it is mended",
+            )
             if fault != gate.fault:
                 stderr_log.say(fault)
                 self._note("gate.failed", env=env, error=str(error))
@@ -164,7 +168,10 @@ class Gate:
         for place in _living(gate.records):
             with _unless_gone(place):
                 if gate.pinned.attach(place.cgroup):
-                    stderr_log.say(log.GATE_TAKEN_OFF(env=env, cgroup=place.cgroup))
+                    stderr_log.say(
+                        f"the device gate of env {env} was taken off {place.cgroup}, and is there "
+                        "again"
+                    )
                     self._note("gate.restored", env=env, cgroup=str(place.cgroup))
 
     def cdi_hook(self, env: str) -> cdi.Hook:
@@ -174,26 +181,31 @@ class Gate:
 
     # -- for the doctor --
 
-    def state(self) -> tuple[bool, MessageLine]:
+    def state(self) -> tuple[bool, str]:
         """(is it well, one line)."""
         faults = [gate.fault for gate in self._gates.values() if gate.fault is not None]
         count = sum(1 for gate in self._gates.values() for _ in _living(gate.records))
         if faults:
             return False, relayed("; ".join(faults))
-        return True, doctor.GATE_ON(count=count, plural="" if count == 1 else "s")
+        return True, f"on, by eBPF: {count} container{'' if count == 1 else 's'} behind it"
 
-    def state_of(self, env: str, pid: int | None) -> tuple[bool, MessageLine]:
+    def state_of(self, env: str, pid: int | None) -> tuple[bool, str]:
         """The same for one process of an env; None: it came over the network."""
         gate = self._gates.get(env)
         if gate is None or pid is None or mount_namespace(pid) in (None, *outside_namespaces()):
-            return True, doctor.GATE_NOT_HERE()
+            return True, "none here: this is no container of its own"
         if gate.fault is not None:
             return False, gate.fault
         try:
             is_behind = self._is_behind(gate, pid)
         except OSError as error:
-            return False, doctor.GATE_UNREADABLE(error=error)
-        return is_behind, doctor.GATE_SHUT() if is_behind else doctor.GATE_ABSENT()
+            return False, f"its state cannot be read: {error}"
+        return (
+            is_behind,
+            "shut, except for the GPUs that the environment holds"
+            if is_behind
+            else "not before this container, whose processes can open every GPU that it was given",
+        )
 
     def holds(self, env: str, pid: int | None) -> bool:
         """Whether this process of the env sees the opened GPUs alone."""
@@ -234,7 +246,7 @@ def _directories(parent: Path) -> list[Path]:
 
 def gate_by_setting(
     setting: str, run_dir: Path, is_simulated: bool, note: Callable[..., None]
-) -> tuple[Gate | None, MessageLine]:
+) -> tuple[Gate | None, str]:
     """The gate that the setting `device_gate` asks for, or None and the reason.
 
     Raises GateUnavailable if it is set to on and unavailable.
@@ -242,11 +254,17 @@ def gate_by_setting(
     if setting == "off" or (setting == "auto" and is_simulated):
         Gate.lift(run_dir)
         is_off = setting == "off"
-        return None, doctor.GATE_OFF_BY_SETTING() if is_off else doctor.GATE_OFF_FOR_SIMULATION()
+        return (
+            None,
+            doctor.GATE_OFF_BY_SETTING() if is_off else "off, simulated GPUs have no device nodes",
+        )
     try:
         return Gate.start(run_dir, note), relayed("")
     except GateUnavailable as error:
         if setting == "on":
-            raise GateUnavailable(messages.GATE_IMPOSSIBLE(error=error)) from None
-        stderr_log.say(log.NO_GATE(why=error))
-        return None, doctor.GATE_OFF(error=error)
+            raise GateUnavailable(
+                f"device_gate is on, but devices cannot be gated here: {error}",
+                'mend that, or set device_gate = "auto" or "off"',
+            ) from None
+        stderr_log.say(f"no device gate: {error}")
+        return None, f"off: {error}"

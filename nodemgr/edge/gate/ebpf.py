@@ -18,7 +18,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from nodemgr._native import ffi, lib
 from nodemgr.edge.kernel.device_nodes import DeviceNode
-from nodemgr.messages import node as messages
 
 BPF_FS = Path("/sys/fs/bpf")
 MAP, PROGRAM = "map", "program"
@@ -235,7 +234,7 @@ def _open_map(path: Path, is_node: bool) -> int:
         if lib.nm_gate_is_map(result, is_node):
             return int(result)
         os.close(result)
-        raise FileExistsError(messages.NO_MAP_OF_GATE(path=path))
+        raise FileExistsError(f"{path} is no map of a device gate: remove it (rm {path})")
     fresh = _result(lib.nm_gate_new_map(is_node), "make a map")
     try:
         _result(lib.nm_gate_pin(fresh, os.fsencode(path)), f"pin {path}")

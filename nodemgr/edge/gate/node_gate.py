@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import stated
 from nodemgr.edge.gate.device_gate import GateUnavailable
 from nodemgr.edge.gate.ebpf import (
     PinnedNodeGate,
@@ -31,8 +31,6 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.device_nodes import GPU_MAJOR, Nodes, nodes
 from nodemgr.messages import doctor
-from nodemgr.messages import manager_log as log
-from nodemgr.messages import node as messages
 
 LOGINS = "user.slice"
 
@@ -53,7 +51,7 @@ class NodeGate:
         run_dir: Path = Path(),
         pinned: PinnedNodeGate | None = None,
         note: Callable[..., None] = lambda _name, **_fields: None,
-        off: MessageLine | None = None,
+        off: str | None = None,
         logins: Path | None = None,
     ) -> None:
         """`note(name, **fields)` reports an event; `off`: why there is no gate."""
@@ -70,7 +68,7 @@ class NodeGate:
         """The cgroups of jobs, by the inodes of their directories."""
         self._cgroup_of: dict[int, int | None] = {}
         """Of the tasks' processes; None: outside of what is closed."""
-        self._fault: MessageLine | None = None
+        self._fault: str | None = None
         self._is_stale = False
         """The map may have other entries than `_held`."""
 
@@ -86,10 +84,20 @@ class NodeGate:
         """Raises GateUnavailable where it is wanted and cannot be had."""
         why = _hindrance(prepare_bpf if is_wanted else try_bpf)
         if is_wanted and why is not None:
-            raise GateUnavailable(messages.NODE_GATE_IMPOSSIBLE(error=why))
+            raise GateUnavailable(
+                f"gate_node is true, but the node's devices cannot be gated here: {why}",
+                "mend that, or set gate_node = false",
+            )
         if not is_wanted:
             cls.lift(run_dir)
-            off = doctor.NODE_GATE_OFF() if why is None else doctor.NODE_GATE_NOT_HERE(why=why)
+            off = (
+                doctor.NODE_GATE_OFF()
+                if why is None
+                else (
+                    "off: every process outside of containers can open every GPU; gate_node would "
+                    f"not work here: {why}"
+                )
+            )
             return cls(off=off)
         mount = cgroups.mount_point()
         assert mount is not None
@@ -238,32 +246,44 @@ class NodeGate:
                 self._note("gate.mended", env="*")
 
     def _report(self, error: OSError) -> None:
-        fault = log.NODE_GATE_IS_WRONG(error=error)
+        fault = stated(
+            f"the device gate of the node is not as it should be: {error}",
+            "the manager tries again; `nodemgr doctor` shows when it is mended",
+        )
         if fault != self._fault:
             stderr_log.say(fault)
             self._note("gate.failed", env="*", error=str(error))
         self._fault, self._is_stale = fault, True
 
-    def state(self) -> tuple[bool, MessageLine]:
+    def state(self) -> tuple[bool, str]:
         """(is it well, one line), for the doctor."""
         if self._pinned is None:
             return True, self._off
         if self._fault is not None:
             return False, self._fault
-        return True, doctor.NODE_GATE_ON() if self._scope else doctor.NODE_GATE_WITHOUT_JOBS()
+        return (
+            True,
+            "on, by eBPF: logins (user.slice) and jobs open their own tasks' GPUs alone; root and "
+            "services (system.slice) open every GPU"
+            if self._scope
+            else (
+                "on, by eBPF: logins (user.slice) open their own tasks' GPUs alone; root, "
+                "services (system.slice) and jobs, which have no cgroups here, open every GPU"
+            ),
+        )
 
 
 NO_NODE_GATE = NodeGate()
 
 
-def _hindrance(tried: Callable[..., str | None]) -> MessageLine | None:
+def _hindrance(tried: Callable[..., str | None]) -> str | None:
     """Why the node's GPUs cannot be gated here."""
     if os.geteuid() != 0:
-        return messages.NODE_GATE_NEEDS_ROOT()
+        return "only a manager that runs as root can gate the node's devices"
     if cgroups.mount_point() is None:
-        return messages.NODE_GATE_NEEDS_VERSION_2()
+        return "cgroup version 2 is not mounted"
     fault = tried(is_node=True)
-    return None if fault is None else messages.GATE_FAILED(error=fault)
+    return None if fault is None else f"the kernel refused the device gate ({fault})"
 
 
 def _inode(directory: Path) -> int | None:

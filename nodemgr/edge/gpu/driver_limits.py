@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 
-from client_plugin.messages.form import MessageLine
 from nodemgr.core.model.entities import ProcessKey, Uuid
 from nodemgr.core.state.node_state import State
 from nodemgr.edge.host import stderr_log
@@ -69,15 +68,17 @@ class DriverLimits:
         """Why the last limit could not be set."""
 
     @property
-    def line(self) -> MessageLine:
+    def line(self) -> str:
         """The state of the limits, for the doctor."""
         if self._setter is None:
             return doctor.DRIVER_KEEPS_NO_LIMITS()
         if self._mount is None:
-            return doctor.NO_LIMITS_WITHOUT_CGROUP()
+            return (
+                "no cgroup v2 here, so the driver cannot limit a container: the ledger alone holds"
+            )
         if self.fault is not None:
             return log.DRIVER_LIMIT_NOT_SET(error=self.fault)
-        return doctor.DRIVER_KEEPS_LIMITS(count=len(self._set))
+        return f"the driver keeps {len(self._set)} limits on containers, beside the ledger"
 
     def settle(self) -> None:
         """After grants or processes changed: sets what is new, lifts what is over."""

@@ -12,14 +12,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from nodemgr.core.model.entities import Process, ProcessKey, Uuid
 from nodemgr.core.state.node_state import State
-from nodemgr.core.views.figures import UNKNOWN, GateUse, GpuUse, HostUse, Readings
+from nodemgr.core.views.figures import UNKNOWN, CgroupUse, GateUse, GpuUse, HostUse, Readings
 from nodemgr.edge.gpu.gpu_inventory import READING_TIMEOUT_S, GpuWatcher
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.kernel.cgroup_use import of_jobs
 from nodemgr.edge.kernel.host_use import HostReader
 from nodemgr.edge.ledger.registry import Ledgers
 
@@ -33,7 +35,7 @@ GAP_NS = 10_000_000_000
 """After a longer pause a use may have been missed, and the time without a use begins anew."""
 US = 1_000
 
-Sensing = tuple[dict[Uuid, Sensed], dict[int, HostUse]]
+Sensing = tuple[dict[Uuid, Sensed], dict[int, HostUse], dict[str, CgroupUse]]
 
 
 class FigureReader:
@@ -48,14 +50,18 @@ class FigureReader:
         ledgers: Ledgers,
         gates: Callable[[], Mapping[tuple[ProcessKey, Uuid], GateUse]],
         paused: Callable[[], frozenset[str]],
+        leaves: Callable[[], Mapping[str, Path]],
     ) -> None:
-        """`gpus` is called at each reading; `gates`: the processes; `paused`: the paused tasks."""
+        """`gpus` is called at each reading; `gates`: the processes; `paused`: the paused tasks.
+
+        `leaves`: the cgroups of jobs.
+        """
         self._state = state
         self._clock = clock
         self._loop = loop
         self._gpus = gpus
         self._ledgers = ledgers
-        self._gates, self._paused = gates, paused
+        self._gates, self._paused, self._leaves = gates, paused, leaves
         self._hosts = HostReader()
         self._last = UNKNOWN
         self._waiting: list[Callable[[], None]] = []
@@ -120,17 +126,19 @@ class FigureReader:
         window_ns = max(WINDOW_NS, pause_ns + PERIOD_NS) if pause_ns <= GAP_NS else WINDOW_NS
         since_us = (self._clock.wall_ns() - window_ns) // US
 
+        leaves = self._leaves()
+
         def work() -> Sensing:
             try:
-                return gpus.sense(uuids, since_us), hosts.read(pids, now_ns)
+                return gpus.sense(uuids, since_us), hosts.read(pids, now_ns), of_jobs(leaves)
             except Exception as error:  # the thread must go on: it reads the GPUs for grants
                 stderr_log.fault("in a reading of figures", error)
-                return {}, {}
+                return {}, {}, {}
 
         gpus.call(work, lambda found: self._take(now_ns, pause_ns <= GAP_NS, found))
 
     def _take(self, now_ns: int, is_continuous: bool, found: Sensing) -> None:
-        sensed, hosts = found
+        sensed, hosts, jobs = found
         before = self._last.use if is_continuous else {}
         listed = self._gpus().last.processes
         use = {
@@ -139,7 +147,7 @@ class FigureReader:
             if one.use is not None
         }
         sensors = {uuid: one.sensors for uuid, one in sensed.items()}
-        self._last = Readings(now_ns, sensors, use, hosts)
+        self._last = Readings(now_ns, sensors, use, hosts, jobs)
         self._asked_ns = None
         waiting, self._waiting = self._waiting, []
         for then in waiting:

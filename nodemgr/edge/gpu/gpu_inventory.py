@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import SpokenError
 from nodemgr.core.model.entities import Gpu, Uuid
 from nodemgr.core.views.gpu_minutes import GpuReading
 from nodemgr.edge.gpu import device_memory
@@ -30,7 +30,6 @@ from nodemgr.edge.gpu.driver_events import EventSet, NvmlEvents
 from nodemgr.edge.gpu.sensors import Sensed, Sensors
 from nodemgr.edge.host import threads
 from nodemgr.edge.host.clock import Clock
-from nodemgr.messages import node as messages
 
 NVML_LIBRARY = "libnvidia-ml.so.1"
 SET_LIMITS = "nvmlDeviceSetMemoryLimits_v1"
@@ -41,12 +40,8 @@ READING_TIMEOUT_S = 1.0
 """After this timeout a request gets the last reading."""
 
 
-class NvmlUnavailable(Exception):
+class NvmlUnavailable(SpokenError):
     """No driver answers. One line, with the remedy."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +128,11 @@ class Nvml:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            raise NvmlUnavailable(messages.DRIVER_SILENT(error=error)) from None
+            raise NvmlUnavailable(
+                f"the NVIDIA driver does not answer ({error})",
+                "install or load it (nvidia-smi must work), or simulate a node with --simulate "
+                "4x80GiB",
+            ) from None
 
     @staticmethod
     def _preload(path: Path) -> None:
@@ -141,7 +140,10 @@ class Nvml:
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
-            raise NvmlUnavailable(messages.SIMULATED_NVML_UNUSABLE(error=error)) from None
+            raise NvmlUnavailable(
+                f"the simulated NVML cannot be loaded ({error})",
+                "if the file system is mounted noexec, name another --run-dir",
+            ) from None
 
     def read(self, now_ns: int) -> DriverReading:
         """Reads all GPUs. Raises no NVMLError: an unreadable GPU is unhealthy."""

@@ -1,4 +1,4 @@
-"""Time, behind one small interface: the real clocks, and one that tests move by hand.
+"""Time, behind one small interface: the real clocks.
 
 Knows: the node's clock (every deadline and every duration) and the wall clock (what people read).
 Must not know: what happens when, where a time is stored. Nothing ever computes with the wall clock,
@@ -69,38 +69,3 @@ class RealClock:
 
     def is_least(self, from_ns: int, to_ns: int) -> bool:
         return any(from_ns < boot_ns <= to_ns for boot_ns in self.boots_ns[1:])
-
-
-class SimulatedClock(RealClock):
-    """Stands still until moved.
-
-    Both hands can be moved apart, like an administrator's `date -s`.
-    """
-
-    def __init__(
-        self, monotonic_ns: int = 1_000_000_000, wall_ns: int = 1_700_000_000_000_000_000
-    ) -> None:
-        self._monotonic_ns = monotonic_ns
-        self._wall_ns = wall_ns
-
-    def kernel_ns(self) -> int:
-        return self._monotonic_ns
-
-    def monotonic_ns(self) -> int:
-        return self._monotonic_ns + self._ahead_ns
-
-    def of_boottime(self, boot_ns: int) -> int:
-        return boot_ns + self._ahead_ns
-
-    def go_on(self, boots_ns: tuple[int, ...]) -> None:
-        self.boots_ns, self._ahead_ns = boots_ns, boots_ns[-1]
-
-    def wall_ns(self) -> int:
-        return self._wall_ns
-
-    def advance(self, duration_ns: int) -> None:
-        """Time passes, on both clocks."""
-        if duration_ns < 0:
-            raise ValueError("time does not run backwards")
-        self._monotonic_ns += duration_ns
-        self._wall_ns += duration_ns

@@ -1,4 +1,4 @@
-"""The door through which descriptors leave the manager: memory, pipes and sockets, no files.
+"""The door through which descriptors leave the manager (no files), and the most that it may have.
 
 Knows: fstat, seals. Must not know: the receiver.
 
@@ -11,9 +11,11 @@ with the callers.
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import fcntl
 import os
+import resource
 import socket
 import stat
 from collections.abc import Sequence
@@ -39,6 +41,14 @@ def memory(name: str, size_bytes: int = 0) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def raise_limit() -> None:
+    """This process may have as many descriptors as its hard limit says."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def may_leave(descriptor: int) -> bool:

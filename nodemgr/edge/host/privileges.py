@@ -50,10 +50,8 @@ RETAINED = (
     Capability(
         12,
         "CAP_NET_ADMIN",
-        (
-            "the kernel takes the device gate's program, and reports its attachments, "
-            "to no other process"
-        ),
+        "the kernel takes the device gate's program, and reports its attachments, "
+        "to no other process",
         frozenset({DEVICE_GATE}),
     ),
     Capability(

@@ -17,8 +17,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from client_plugin.messages.form import Message, MessageLine, stated
-from nodemgr.messages import node as messages
+from client_plugin.messages.form import Message, SpokenError, stated
 from nodemgr.paths import container_dir, env_dir
 
 LOCK_FILE = "manager.lock"
@@ -47,12 +46,8 @@ of their own.
 """
 
 
-class RunDirError(Exception):
+class RunDirError(SpokenError):
     """One line: what is wrong with a directory, and what to do."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 LOADER_MARKS = frozenset(":;$")
@@ -64,7 +59,9 @@ def check_socket_path(path: Path) -> None:
     length = len(os.fsencode(path))
     if length > SUN_PATH_BYTES:
         raise RunDirError(
-            messages.LONG_SOCKET_PATH(path=path, length_bytes=length, limit_bytes=SUN_PATH_BYTES)
+            f"{path} has {length} bytes, and the name of a UNIX socket at most {SUN_PATH_BYTES}",
+            "choose a shorter --run-dir",
+            "usage",
         )
 
 
@@ -74,7 +71,12 @@ def make_open(path: Path) -> None:
     Raises OSError.
     """
     for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
-        missing.mkdir()
+        try:
+            missing.mkdir()
+        except FileExistsError:
+            if not missing.is_dir():
+                raise
+            continue  # another has made it at this moment: its mode is theirs
         missing.chmod(0o755)
 
 
@@ -92,12 +94,10 @@ def _check_parents(path: Path) -> None:
             if status.st_uid not in trusted or others:
                 where = "a link" if each == path else f"below {each}"
                 raise RunDirError(
-                    stated(
-                        f"{path} is {where}, which uid {status.st_uid} can change"
-                        + (f" and so can {others}" if others else ""),
-                        (f"take that from them (chmod go-w {each}), or " if others else "")
-                        + "choose a directory whose parents only root and you can change",
-                    )
+                    f"{path} is {where}, which uid {status.st_uid} can change"
+                    + (f" and so can {others}" if others else ""),
+                    (f"take that from them (chmod go-w {each}), or " if others else "")
+                    + "choose a directory whose parents only root and you can change",
                 )
 
 
@@ -138,13 +138,22 @@ def own_directory(path: Path, mode: int) -> None:
         path.mkdir(mode=mode, exist_ok=True)
         status = path.stat()
         if status.st_uid not in (os.geteuid(), 0):
-            raise RunDirError(messages.OTHERS_DIRECTORY(path=path, uid=status.st_uid))
+            raise RunDirError(
+                f"{path} belongs to user {status.st_uid}",
+                "name a directory of your own with --run-dir and --state-dir",
+            )
         if status.st_mode & 0o777 != mode and status.st_uid == os.geteuid():
             path.chmod(mode)
         if not os.access(path, os.W_OK | os.X_OK):
-            raise RunDirError(messages.DIRECTORY_READ_ONLY(path=path))
+            raise RunDirError(
+                f"{path} cannot be written",
+                "name a directory of your own with --run-dir and --state-dir",
+            )
     except OSError as error:
-        raise RunDirError(messages.DIRECTORY_FAILED(path=path, error=error.strerror)) from None
+        raise RunDirError(
+            f"the directory {path} cannot be used ({error.strerror})",
+            "name another with --run-dir and --state-dir",
+        ) from None
 
 
 def prepare(run_dir: Path, state_dir: Path) -> Unused:
@@ -177,24 +186,34 @@ def check_formats(state_dir: Path) -> None:
         known = FORMATS.get(name, 0)
         if not number.isdecimal() or int(number) > known:
             raise RunDirError(
-                stated(
-                    f"{state_dir / name} was written by a later version of nodemgr "
-                    f"({name} {number}; this version reads up to {known})",
-                    f"install that version again, or move {state_dir / name} and {path} away "
-                    "(docs/admins.md, Upgrade)",
-                )
+                f"{state_dir / name} was written by a later version of nodemgr "
+                f"({name} {number}; this version reads up to {known})",
+                f"install that version again, or move {state_dir / name} and {path} away "
+                "(docs/admins/operation.md, Upgrade)",
             )
     refresh(path, "".join(f"{name} {number}\n" for name, number in FORMATS.items()), 0o600)
 
 
 def lock(run_dir: Path) -> int:
     """The descriptor that makes this manager the only one. Raises RunDirError naming the other."""
-    return _lock(run_dir, messages.RUN_DIR_TAKEN)
+    return _lock(
+        run_dir,
+        Message(
+            "another manager (pid {pid}) runs on {path}",
+            "stop it first, or name another --run-dir and --state-dir",
+        ),
+    )
 
 
 def lock_state(state_dir: Path) -> int:
     """Two run directories must not share one store either. Raises RunDirError."""
-    return _lock(state_dir, messages.STATE_DIR_TAKEN)
+    return _lock(
+        state_dir,
+        Message(
+            "another manager (pid {pid}) keeps its state in {path}",
+            "stop it first, or name another --state-dir",
+        ),
+    )
 
 
 def _lock(directory: Path, taken: Message) -> int:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import sys
 import traceback
 
-from client_plugin.messages.form import MessageLine, relayed
-from nodemgr.messages import manager_log as log
+from client_plugin.messages.form import as_line, relayed
 
 
-def say(line: MessageLine) -> None:
+def say(what: str, next: str = "") -> None:
     """Prints one line without control characters. A closed stderr is no error."""
     try:
-        sys.stderr.write(f"nodemgr: {relayed(line)}\n")
+        sys.stderr.write(f"nodemgr: {relayed(as_line(what, next))}\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         pass
@@ -23,7 +22,7 @@ def say(line: MessageLine) -> None:
 
 def fault(where: str, error: BaseException) -> None:
     """A fault of ours, to be seen whole; the manager goes on."""
-    say(log.INTERNAL_FAULT_AT(where=where, error=repr(error)))
+    say(f"internal fault {where}: {error!r}", "please report it with the lines below")
     for entry in traceback.format_exception(error):
         for line in entry.rstrip().splitlines():
             say(relayed(line.strip()))

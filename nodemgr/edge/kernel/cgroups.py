@@ -76,6 +76,15 @@ def directory_of(pid: int | str) -> Path | None:
     return None
 
 
+def delegated_to(uid: int) -> Path | None:
+    """The cgroup of the user's own systemd, if this process is below it.
+
+    A login is not: that systemd ends after the last login, and what is left in a login goes on.
+    """
+    own, service = directory_of("self") or Path(), f"user@{uid}.service"
+    return next((path for path in own.parents if path.name == service), None)
+
+
 def is_alone(directory: Path, pid: int) -> bool:
     """Whether this process is alone in its cgroup and below it, and the cgroup is not the root."""
     if directory == mount_point():

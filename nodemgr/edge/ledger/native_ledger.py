@@ -186,6 +186,9 @@ class Ledger:
         peak: int = lib.nm_ledger_peak(self._native, slots, generations, len(slots))
         return peak
 
+    def was_refused(self, slot: int, generation: int) -> bool:
+        return bool(lib.nm_ledger_was_refused(self._native, slot, generation))
+
     def read_beats(self, now_ns: int, before_ns: int) -> BeatReading:
         """Notes at now_ns which words have moved; one call, however many processes there are."""
         beats = self._beats

@@ -1,5 +1,7 @@
 """Peaks of memory: the most that a job's task had on one of its GPUs, by its env's ledger.
 
+And whether it was refused more: its processes note that in the same words.
+
 Knows: the slots of a task's processes. Must not know: what becomes of the figure (core).
 
 Each process keeps its own peak on each GPU in its slot, which is cleared after its death. So the
@@ -20,11 +22,25 @@ class Peaks:
 
     def __init__(self, state: State, ledgers: Ledgers) -> None:
         self._state, self._ledgers = state, ledgers
+        self._refused: set[str] = set()
+        """Jobs' tasks of which a process that has left was refused memory."""
 
     def of_task(self, task_id: str | None) -> int | None:
         """Of the processes that the task has now; 0: it has none."""
         task = self._state.tasks.get(task_id or "")
         return 0 if task is None else self._of(task.env, self._members(task))
+
+    def take_refusal(self, task_id: str | None) -> bool:
+        """Whether a process of the job's task, which ends now, was refused memory."""
+        task = self._state.tasks.get(task_id or "")
+        had_left = task_id in self._refused
+        self._refused.discard(task_id or "")
+        return had_left or (task is not None and any(map(self._was_refused, self._members(task))))
+
+    def _was_refused(self, process: Process) -> bool:
+        return process.slot is not None and self._ledgers.was_refused(
+            process.env, process.slot, process.generation
+        )
 
     def at_leaving(self, key: ProcessKey) -> int | None:
         """Of its job's task, now that this process leaves it; 0: it had no memory, or no job.
@@ -35,6 +51,8 @@ class Peaks:
         task = None if process is None else self._state.tasks.get(process.task_id)
         if process is None or task is None or task.job_id is None:
             return 0
+        if self._was_refused(process):
+            self._refused.add(task.task_id)
         own_bytes = self._of(process.env, [process])
         if not own_bytes or process.fenced:
             return own_bytes

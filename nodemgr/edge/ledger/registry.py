@@ -410,6 +410,11 @@ class Ledgers:
         ledger = self._ledgers.get(env)
         return None if ledger is None else ledger.peak(slots, generations)
 
+    def was_refused(self, env: str, slot: int, generation: int) -> bool:
+        """Whether the process noted that an allocation was refused for lack of memory."""
+        ledger = self._ledgers.get(env)
+        return ledger is not None and ledger.was_refused(slot, generation)
+
     # -- beats --
 
     def read_beats(self, now_ns: int, before_ns: int) -> Iterator[tuple[str, BeatReading]]:

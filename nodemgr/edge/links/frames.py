@@ -16,6 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_FRAME_BYTES = 2**20
+VERSION = 1
+"""Of the messages: it grows where an earlier end would read one falsely.
+
+Fields and kinds that are added change nothing. A head takes nodes of its version and earlier ones.
+"""
 _KIND = re.compile(r"[a-z_]{1,32}", re.ASCII)
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
 

@@ -20,8 +20,9 @@ import zmq
 from nodemgr.edge.links.admission import Admission
 from nodemgr.edge.links.frames import Frame, FrameTooLong, SessionNumbers, decode, encode
 from nodemgr.edge.links.keys import KeyPair, is_key
-from nodemgr.edge.links.pace import MAX_FRAMES, PACE, Pace
+from nodemgr.edge.links.pace import MAX_BYTES, MAX_FRAMES, PACE, Pace
 from nodemgr.edge.links.sockets import Socket, SocketReader, bounded
+from nodemgr.edge.links.unproved import Unproved
 
 _SHIFTS = 8
 """Parts of a beat's time; each session has its turn in one of them."""
@@ -50,8 +51,8 @@ class _Session:
         self.node, self.route = node, route
         self.numbers = SessionNumbers(number)
         self.heard_s = heard_s
-        self.frames = 0
-        """Since its last turn."""
+        self.frames = self.size = 0
+        """Since its last turn, and their bytes."""
 
 
 class HeadLinks:
@@ -86,9 +87,11 @@ class HeadLinks:
         self._socket.setsockopt(zmq.IPV6, int(address.startswith("[")))
         self._socket.setsockopt(zmq.ZAP_DOMAIN, b"nodes")
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._unproved = Unproved(loop, self._context, self._socket)
         try:
             self._socket.bind(f"tcp://{address}")
         except zmq.ZMQError:
+            self._unproved.close()
             self._socket.close()
             self._admission.close()
             self._context.term()
@@ -129,6 +132,7 @@ class HeadLinks:
 
     def close(self) -> None:
         self._timer.cancel()
+        self._unproved.close()
         self._reader.close()
         self._admission.close()
         self._context.term()
@@ -143,6 +147,8 @@ class HeadLinks:
 
     def _take(self, parts: list[zmq.Frame]) -> None:
         frame = decode(parts[1].bytes) if len(parts) == 2 else None
+        if parts[0].bytes not in self._routes:
+            self._unproved.proved(parts[-1])
         if frame is None:
             self.counts["garbage"] += 1
             return
@@ -157,7 +163,7 @@ class HeadLinks:
         elif frame["t"] == "hello":
             self._begin(node, route, frame)
         else:
-            self._hear(node, route, frame)
+            self._hear(node, route, frame, len(parts[1]))
 
     def _join(self, route: bytes, key: str, frame: Frame) -> None:
         node, public = frame.get("node"), frame.get("key")
@@ -177,7 +183,7 @@ class HeadLinks:
         if self.say(node, "welcome", **self._greeting, spread_ms=spread_ms):
             self._events.synced(node, live.numbers.session, frame)
 
-    def _hear(self, node: str, route: bytes, frame: Frame) -> None:
+    def _hear(self, node: str, route: bytes, frame: Frame, size: int) -> None:
         live = self._routes.get(route)
         if live is None or (live.node, live.numbers.session) != (node, frame.get("s")):
             self.counts["late"] += 1
@@ -187,7 +193,8 @@ class HeadLinks:
         else:
             live.heard_s = self._loop.time()
             live.frames += 1
-            if live.frames > MAX_FRAMES:
+            live.size += size
+            if live.frames > MAX_FRAMES or live.size > MAX_BYTES:
                 self._end(live, "flood")
             elif frame["t"] != "beat":
                 self._events.message(node, live.numbers.session, frame)
@@ -221,7 +228,7 @@ class HeadLinks:
         for live in list(self._sessions.values()):
             if (live.numbers.session >> 1) % _SHIFTS != self._shift:
                 continue
-            live.frames = 0
+            live.frames = live.size = 0
             if now_s - live.heard_s > self._pace.silent_s:
                 self._end(live, "silent")
             else:

@@ -32,6 +32,7 @@ _FAILED: Mapping[zmq.Event, str] = {
 }
 """Events of a connection after which there is none."""
 _SILENT = "the head says nothing"
+MAX_SPREAD_MS = 600_000
 
 
 class Dealer:
@@ -195,7 +196,9 @@ class NodeLink:
             self._ended("a frame of the head was lost")
             return
         spread_ms = welcome.get("spread_ms")
-        self._spread_s = spread_ms / 1_000 if isinstance(spread_ms, int) else 0.0
+        self._spread_s = 0.0
+        if isinstance(spread_ms, int) and 0 <= spread_ms <= MAX_SPREAD_MS:
+            self._spread_s = spread_ms / 1_000
         self._numbers, self._tries, self.why = numbers, 0, ""
         self._on_state(welcome)
 

@@ -28,9 +28,13 @@ class Pace(NamedTuple):
 
 
 PACE = Pace()
-READ_IN_TURN = 50
-"""The most frames that are read in one turn of the loop."""
+READ_IN_TURN, READ_BYTES_IN_TURN = 50, 2**20
+"""The most frames that are read in one turn of the loop; none after so many bytes."""
 MAX_PENDING = 1_000
-"""The most frames on the way to one peer, or from it."""
-MAX_FRAMES = 2_000
-"""The most frames that a head takes from one node in the time of a beat."""
+"""The most frames on the way to one peer."""
+MAX_UNREAD = 64
+"""The most frames of one peer that are held and not read: 64 MiB. TCP holds the others back."""
+MAX_UNPROVED = 250
+"""The most connections to a head that have said nothing yet."""
+MAX_FRAMES, MAX_BYTES = 2_000, 2**23
+"""The most frames, and bytes, that a head takes from one node in the time of a beat."""

@@ -13,7 +13,7 @@ import zmq
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.links.frames import MAX_FRAME_BYTES
 from nodemgr.edge.links.keys import KeyPair
-from nodemgr.edge.links.pace import MAX_PENDING, READ_IN_TURN
+from nodemgr.edge.links.pace import MAX_PENDING, MAX_UNREAD, READ_BYTES_IN_TURN, READ_IN_TURN
 
 Socket = zmq.Socket[bytes]
 _HANDSHAKE_MS = 10_000
@@ -27,7 +27,7 @@ def bounded(context: zmq.Context[Socket], kind: int, own: KeyPair) -> Socket:
         (zmq.LINGER, 0),
         (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
         (zmq.SNDHWM, MAX_PENDING),
-        (zmq.RCVHWM, MAX_PENDING),
+        (zmq.RCVHWM, MAX_UNREAD),
         (zmq.HANDSHAKE_IVL, _HANDSHAKE_MS),
     ):
         socket.setsockopt(option, value)
@@ -58,11 +58,14 @@ class SocketReader:
             self._loop.call_soon(self.read)
 
     def read(self) -> None:
-        self._is_due = False
+        self._is_due, size = False, 0
         for _ in range(READ_IN_TURN):
             if self._socket.closed or not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 return
+            if size >= READ_BYTES_IN_TURN:
+                break
             frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            size += sum(map(len, frames))
             try:
                 self._take(frames)
             except Exception as error:  # the others are read all the same

@@ -6,23 +6,25 @@ rules.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable
 from typing import Any
 
-from client_plugin.messages.form import stated
 from nodemgr.core.model.entities import JobState
 from nodemgr.edge.api.assignment_operations import AssignmentOperations
 from nodemgr.edge.api.session_hosts import NODE, LaunchHosts
 from nodemgr.edge.api.verb_table import ADMIN, Begin, Speaker, Verbs, verb
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.kernel.processes import user_name
 from nodemgr.edge.links import keys
 from nodemgr.edge.links.joining import Joining
 from nodemgr.edge.links.pace import PACE
 from nodemgr.edge.member.cluster_member import RUN_DIR_MARK, ClusterMember
 from nodemgr.edge.member.delegation import OF_ADMINS, Delegation, ids_of, is_clusters
 from nodemgr.edge.member.joined import META, Joined
+from nodemgr.edge.member.pool_gate import PoolGate
 from nodemgr.edge.rpc.operation import Argument, Later, OperationError, Reply, env_name, flag, text
 from nodemgr.edge.setup.settings import Settings, SettingsError, parse_address
 
@@ -33,6 +35,7 @@ JOIN = {
     "word": Argument(text, required=True),
     "node": Argument(env_name, required=True),
     "take_over": Argument(flag),
+    "drain": Argument(flag),
 }
 
 
@@ -50,15 +53,30 @@ class ClusterMembership:
         self._daemon, self._assignments, self._verbs = daemon, assignments, verbs
         self._hosts, self._settings = hosts, settings
         self._member: ClusterMember | None = None
+        daemon.informer.subscribe(lambda _cause, _news: self._stir())
+        daemon.jobs.on_final.append(lambda _job_id: self._stir())
         self._delegation: Delegation | None = None
+        self.gate = PoolGate(daemon, settings.slurm_pool, self._stir, self._away)
 
     def go_on(self) -> None:
         """Connects a node that is joined."""
         stored = self._daemon.journal.meta().get(META)
         if stored is not None:
             self._begin(Joined.of_text(stored))
+        self.gate.begin()
+
+    def _away(self) -> str:
+        return "this node is in no cluster" if self._member is None else self._member.link.why
+
+    def _stir(self) -> None:
+        if self._member is not None:
+            self._member.stir()
 
     def close(self) -> None:
+        self.gate.close()
+        self._end()
+
+    def _end(self) -> None:
         if self._member is not None:
             self._member.close()
         self._member = self._delegation = None
@@ -68,11 +86,12 @@ class ClusterMembership:
         member = self._member = ClusterMember(
             daemon, self._verbs(), self._assignments, joined,
             keys.load(settings.state_dir / KEY_FILE), self._store, settings.run_dir,
-            settings.cluster_users,
+            settings.cluster_users, self.gate,
         )  # fmt: skip
         self._delegation = Delegation(
-            daemon.state, joined.head, lambda: member.joined.envs, self._ask
-        )
+            daemon.state, joined.head, joined.node, lambda: member.joined.envs, self._ask,
+            lambda: member.link.why,
+        )  # fmt: skip
 
     def _store(self, joined: Joined) -> None:
         self._daemon.journal.remember(META, joined.text())
@@ -91,7 +110,7 @@ class ClusterMembership:
         given.pop("here", None)
         if (name in OF_ADMINS and who.right is ADMIN) or any(map(is_clusters, ids_of(given))):
             what = "this is an order for the head of a cluster, and this node is in none"
-            raise OperationError(stated(what, "`nodemgr node join HEAD WORD`", "not_found"))
+            raise OperationError(what, "`nodemgr node join HEAD WORD`", "not_found")
         return False
 
     @staticmethod
@@ -110,28 +129,30 @@ class ClusterMembership:
 
     def _ask(self, who: Speaker, name: str, given: dict[str, Any], reply: Reply) -> None:
         assert self._member is not None
-        session, by = who.session, {"uid": 0, "gid": 0, "user": who.name}
+        session, own = who.session, os.geteuid()
+        by = {"uid": own, "gid": os.getegid(), "user": _own_user() or who.name}
         if isinstance(session, Connection):
             identity = session.identity
             by = {"uid": identity.uid, "gid": identity.gid, "user": session.user}
         elif session is not None:
             raise OperationError(
-                stated("an environment over UDP asks this node alone", "ask on the node", "refused")
+                "an environment over UDP asks this node alone", "ask on the node", "refused"
             )
-        if name == "cluster_submit":
-            given = self._portable(who, given)
+        if name in ("cluster_submit", "cluster_submit_many"):
+            given = self._portable(who, name.replace("cluster", "job"), given)
         self._member.asks.ask(
             {"verb": name, "arguments": given, "by": by, "env": who.env},
             reply,
             lambda: session is None or self._daemon.hub.knows(session),
         )
 
-    def _portable(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+    def _portable(self, who: Speaker, verb: str, given: dict[str, Any]) -> dict[str, Any]:
         """A submission as any node can start it. Raises OperationError."""
-        self._verbs().find(who, "job_submit", given)
+        rest = {key: value for key, value in given.items() if key != "after"}
+        self._verbs().find(who, verb, rest)
         if self._hosts.of(who.session) != NODE:
             what = "a job of a container runs where its container is"
-            raise OperationError(stated(what, "`nodemgr submit --here`", "refused"))
+            raise OperationError(what, "`nodemgr submit --here`", "refused")
         run_dir = str(self._settings.run_dir)
         environ = [text.replace(run_dir, RUN_DIR_MARK) for text in given["environ"]]
         return {**given, "environ": environ}
@@ -145,12 +166,12 @@ class ClusterMembership:
             word = keys.read_word(given["word"])
         except (SettingsError, ValueError):
             what = "this is not the address of a head and a word of it"
-            raise OperationError(stated(what, "copy both from `nodemgr head word`")) from None
-        self._check_empty()
+            raise OperationError(what, "copy both from `nodemgr head word`") from None
+        self._check_empty(with_jobs=given.get("drain", False))
         own = keys.load(self._settings.state_dir / KEY_FILE)
         said = {
             "node": given["node"], "key": own.public, "envs": sorted(self._daemon.state.envs),
-            "take_over": given.get("take_over", False),
+            "take_over": given.get("take_over", False), "user": _own_user(),
         }  # fmt: skip
 
         def begin(reply: Reply) -> None:
@@ -161,29 +182,31 @@ class ClusterMembership:
 
         return Later(begin)
 
-    def _check_empty(self) -> None:
+    def _check_empty(self, *, with_jobs: bool) -> None:
         if self._member is not None:
             what = f"this node is joined to {self._member.joined.head}"
-            raise OperationError(stated(what, "`nodemgr node leave` first", "refused"))
+            raise OperationError(what, "`nodemgr node leave` first", "refused")
         state = self._daemon.state
         waiting = [job for job in state.jobs.values() if job.state is not JobState.HELD]
-        if waiting:
+        if waiting and not with_jobs:
             what = f"{len(waiting)} jobs wait or run on this node"
-            raise OperationError(
-                stated(what, "join when they have ended (`nodemgr queue`)", "refused")
-            )
+            remedy = "join when they have ended, or with --drain: they stay its own"
+            raise OperationError(what, remedy, "refused")
 
     def _joined(self, given: dict[str, Any], word: keys.OneTimeWord, answer: Any) -> Any:
         if isinstance(answer, str) or answer.get("error"):
             why = answer if isinstance(answer, str) else str(answer["error"])[:500]
             what = f"the head at {given['address']} did not take this node: {why}"
-            return OperationError(stated(what, "`nodemgr head word` makes a new word", "refused"))
+            return OperationError(what, "`nodemgr head word` makes a new word", "refused")
         if self._member is not None:
-            return OperationError(stated("this node was joined meanwhile", "nothing", "refused"))
+            return OperationError("this node was joined meanwhile", "nothing", "refused")
+        head, generation = answer.get("head"), answer.get("generation")
+        if not isinstance(head, str) or not isinstance(generation, int):
+            what = f"the head at {given['address']} does not say who it is"
+            return OperationError(what, "upgrade it", "refused")
         joined = Joined(
-            given["address"], str(answer.get("head")), word.head_key,
-            int(answer.get("generation", 0)), given["node"], self._generation(),
-        )  # fmt: skip
+            given["address"], head, word.head_key, generation, given["node"], self._generation()
+        )
         self._store(joined)
         self._begin(joined)
         return {"head": joined.head, "node": joined.node}
@@ -202,14 +225,14 @@ class ClusterMembership:
         """`force`: also with jobs of the cluster, and where the head does not answer."""
         member = self._member
         if member is None:
-            raise OperationError(stated("this node is in no cluster", "nothing", "refused"))
+            raise OperationError("this node is in no cluster", "nothing", "refused")
         if given.get("force"):
             return self._left(member)
         state = self._daemon.state
         if any(job.assigned for job in state.jobs.values()):
             what = "jobs of the cluster wait or run on this node"
             remedy = f"`nodemgr node drain {member.joined.node}`, and leave when they have ended"
-            raise OperationError(stated(what, remedy, "refused"))
+            raise OperationError(what, remedy, "refused")
 
         def begin(reply: Reply) -> None:
             def removed(answer: Any) -> None:
@@ -222,5 +245,11 @@ class ClusterMembership:
     def _left(self, member: ClusterMember) -> dict[str, Any]:
         """The environments stay, and are the node's own from now on."""
         self._daemon.journal.remember(META, None)
-        self.close()
+        self._end()
         return {"head": member.joined.head, "node": member.joined.node}
+
+
+def _own_user() -> str:
+    """The user of a manager that is not root's, for whom alone it may vouch; of root's: empty."""
+    own = os.geteuid()
+    return user_name(own) if own else ""

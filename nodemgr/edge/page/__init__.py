@@ -1,4 +1,4 @@
-"""The page process, which has no rights: HTTP, server-sent events, its channel to the manager.
+"""The page process, which has no rights: HTTP, server-sent events, its connection to the manager.
 
-May import: the room host.
+May import: the room host, and the clients' ways.
 """

@@ -1,10 +1,27 @@
-"""The listening sockets of the page. Knows: sockets. Must not know: the process that uses them."""
+"""The page's address: its listening sockets, and the page process that was started there by hand.
+
+Knows: sockets. Must not know: HTTP, the life of a process.
+"""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 BACKLOG = 128
+GO, END = b"go", b"end"
+"""Of the manager: it answers, and the process may serve; it ends, and the process with it."""
+
+
+class ByHand(NamedTuple):
+    """A page process that no manager has started."""
+
+    told: Mapping[str, Any]
+    """Its address and settings, as its manager had them."""
+    url: str
+    uid: int | None
+    """The user that it becomes; None: it stays the one that started it."""
 
 
 def listen(host: str, port: int) -> list[socket.socket]:

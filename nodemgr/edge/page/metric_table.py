@@ -277,6 +277,15 @@ OF_ENVS = (
     Metric("nodemgr_env_tasks", GAUGE, "", "Tasks of the environment.", OF_ENV),
     Metric("nodemgr_env_waiting", GAUGE, "", "Waiting requests of the environment.", OF_ENV),
     Metric("nodemgr_env_jobs", GAUGE, "", "Jobs of the environment that have not ended.", OF_ENV),
+    *(
+        Metric(f"nodemgr_env_jobs_{name}", GAUGE, unit, f"{what} its jobs that run.", OF_ENV)
+        for name, unit, what in (
+            ("cpu_seconds", "seconds", "Processor time until now of"),
+            ("host_memory_bytes", "bytes", "Host memory, with the page cache, of"),
+            ("read_bytes", "bytes", "Bytes read by"),
+            ("written_bytes", "bytes", "Bytes written by"),
+        )
+    ),
 )
 METRICS: tuple[Metric, ...] = (*OF_PAGE, *OF_NODE, *OF_GPUS, *OF_LEASES, *OF_MANAGER, *OF_ENVS)
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}

@@ -27,7 +27,6 @@ from nodemgr.edge.page.channel import Channel, RequestRefused
 from nodemgr.edge.page.connection_bounds import Connections
 from nodemgr.edge.page.metrics import CONTENT_TYPE, PageMetrics
 from nodemgr.edge.page.viewers import PUBLIC, Scope, Viewer, Viewers
-from nodemgr.messages import web as messages
 
 STATIC_DIR = Path(__file__).resolve().parent / "static"
 TYPES = {
@@ -95,14 +94,14 @@ class Parameter(NamedTuple):
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise RequestRefused(messages.NOT_NUMBER(text=text[:40]))
+        raise RequestRefused(f"{text[:40]!r} must be a whole number", code="usage")
     return int(text)
 
 
 def _moment(text: str) -> int:
     seconds = _number(text)
     if seconds > MAX_SECONDS:
-        raise RequestRefused(messages.NOT_TIME(text=text))
+        raise RequestRefused(f"{text!r} must be a time in seconds since 1970", code="usage")
     return seconds * SECOND_NS
 
 
@@ -141,9 +140,17 @@ class Handler(web.RequestHandler):
         if not hosts.is_ours(
             self.request.headers.get("Host", ""), self.page.settings.names, self._own_address()
         ):
-            raise RequestRefused(messages.UNKNOWN_HOST())
+            raise RequestRefused(
+                "this name of the page is unknown to the manager",
+                "start the manager with --web-host NAME (or set `web_hosts`)",
+                "host",
+            )
         if "token" in self.request.query_arguments:
-            raise RequestRefused(messages.TOKEN_IN_ADDRESS())
+            raise RequestRefused(
+                "a token does not belong into an address, which others may read",
+                "revoke this one (nodemgr web revoke) and enter a new one on the page",
+                "usage",
+            )
 
     def stream(self) -> iostream.IOStream:
         connection = self.request.connection
@@ -169,11 +176,19 @@ class Handler(web.RequestHandler):
         if site not in ("same-origin", "none") or (
             origin is not None and not hosts.is_same_origin(origin, headers.get("Host", ""))
         ):
-            raise RequestRefused(messages.OTHER_SITE())
+            raise RequestRefused(
+                "another site's page may not act here",
+                "act on the page of the manager itself",
+                "forbidden",
+            )
         if headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
-            raise RequestRefused(messages.NOT_JSON_TYPE())
+            raise RequestRefused(
+                "an action must have the Content-Type application/json", code="usage"
+            )
         if self.token() is None:
-            raise RequestRefused(messages.ACTION_NEEDS_TOKEN())
+            raise RequestRefused(
+                "an action needs a token", "`nodemgr web token` makes one", "token"
+            )
 
     def answer(self, value: object) -> None:
         self.set_header("Content-Type", "application/json")
@@ -203,7 +218,9 @@ class Handler(web.RequestHandler):
         for name, values in self.request.query_arguments.items():
             if name not in parameters or len(values) != 1:
                 known = ", ".join(sorted(parameters)) or "none"
-                raise RequestRefused(messages.UNKNOWN_PARAMETER(name=name[:40], known=known))
+                raise RequestRefused(
+                    f"unknown parameter {name[:40]!r}", f"the parameters are {known}", "usage"
+                )
             row = parameters[name]
             given[row.name] = row.parse(values[0].decode("utf-8", "replace"))
         return given
@@ -218,7 +235,9 @@ class NotFound(Handler):
 
     async def prepare(self) -> None:  # type: ignore[override]
         super().prepare()
-        raise RequestRefused(messages.NOTHING_HERE())
+        raise RequestRefused(
+            "there is nothing at this address", "open the page itself, /", "not_found"
+        )
 
 
 class Static(Handler):
@@ -227,7 +246,7 @@ class Static(Handler):
     def get(self, name: str = "") -> None:
         found = self.page.files.get(name or "index.html")
         if found is None:
-            raise RequestRefused(messages.NO_FILE())
+            raise RequestRefused("there is no such file", "open the page itself, /", "not_found")
         self.set_header("Content-Type", found.kind)
         self.set_header("Cache-Control", "no-cache")
         self.set_header("ETag", found.tag)
@@ -299,7 +318,7 @@ class Action(Handler):
         except (ValueError, RecursionError):
             given = None
         if not (isinstance(given, dict) and all(map(_is_flat, given.values()))):
-            raise RequestRefused(messages.ACTION_NOT_OBJECT())
+            raise RequestRefused("an action must be a flat JSON object", code="usage")
         self.answer(await self.page.channel.ask(ACTIONS[name], self.token(), given))
 
 
@@ -402,7 +421,7 @@ class Page:
             return {"scope": "public", "env": None, "token": None, "expires": None}
         judged: dict[str, Any] = (await self.channel.ask("judge", None, {"tokens": [token]}))[0]
         if "error" in judged:
-            raise RequestRefused(relayed(str(judged["error"])), judged["code"])
+            raise RequestRefused(relayed(str(judged["error"])), code=judged["code"])
         return judged
 
     def viewer_streams(self) -> set[iostream.IOStream]:

@@ -12,11 +12,10 @@ import time
 from collections.abc import Awaitable
 from typing import Any, NamedTuple, Protocol
 
-from client_plugin.messages.form import MessageLine, stated
+from client_plugin.messages.form import stated
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.page.changes import changes
 from nodemgr.edge.page.channel import Channel, ManagerAway, RequestRefused
-from nodemgr.messages import web as messages
 
 PERIOD_S = 0.9
 """Between two views: a page follows a change within a second."""
@@ -111,7 +110,7 @@ class Viewer:
         self._output.end()
 
 
-def _many(what: str, remedy: str) -> MessageLine:
+def _many(what: str, remedy: str) -> str:
     return stated(what, remedy, "viewers")
 
 
@@ -159,7 +158,7 @@ class Viewers:
     def __len__(self) -> int:
         return sum(len(group.viewers) for group in self._groups.values())
 
-    def refusal(self, token: str | None, scope: Scope, near: str | None) -> MessageLine | None:
+    def refusal(self, token: str | None, scope: Scope, near: str | None) -> str | None:
         """Why one more cannot come; None: it can. `near`: its address (hosts.neighbours)."""
         every = [viewer for group in self._groups.values() for viewer in group.viewers]
         if token is not None and sum(other.token == token for other in every) >= MAX_OF_TOKEN:
@@ -171,7 +170,9 @@ class Viewers:
             return _many(f"{MAX_OF_ADDRESS} pages of {near} are open", "close one")
         if len(every) < MAX_VIEWERS or self._displaced(scope) is not None:
             return None
-        return messages.MANY_VIEWERS()
+        return stated(
+            "as many pages as allowed are open", "close one, wait, or enter a token", "viewers"
+        )
 
     def _count(self, scope: Scope) -> int:
         group = self._groups.get(scope)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from client_plugin.messages.form import MessageLine
 from nodemgr.edge.placement import scoring, weights
 from nodemgr.edge.placement.scoring import PlacedJob, RatedGpu
 from nodemgr.edge.placement.weights import Weights, WeightsError
@@ -23,7 +22,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "placement" / "scorer.json"
 class LearnedScores:
     """The scores of GPUs for a job, for State.learned."""
 
-    def __init__(self, state_dir: Path, say: Callable[[MessageLine], None]) -> None:
+    def __init__(self, state_dir: Path, say: Callable[[str], None]) -> None:
         self._say, self._own = say, state_dir / WEIGHTS_NAME
         self.fault = ""
         """Why it gives no scores from now on, one line; empty: it gives them."""
@@ -34,7 +33,7 @@ class LearnedScores:
         """Reads the weights again, and returns the path of the file that `use` writes."""
         self.fault, self._weights = "", None
         try:
-            self._weights = weights.load(self._own if self._own.exists() else SHIPPED)
+            self._weights = weights.load_either(self._own if self._own.exists() else SHIPPED)
         except WeightsError as fault:
             self._report(fault)
         return self._own

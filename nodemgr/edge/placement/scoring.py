@@ -1,4 +1,4 @@
-"""The forward pass of a learned placement: scores of GPUs for one job, without torch.
+"""The forward passes of a learned placement: scores of GPUs for one job, without torch.
 
 Knows: the features of a GPU, the C functions of csrc/manager/networks.h. Must not know: files,
 the policy that falls back.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.placement.weights import FEATURES, SCORER, Weights, WeightsError
+from nodemgr.edge.placement.weights import FEATURES, SCORER, SOURCE, Weights, WeightsError
 from nodemgr.messages import placement as messages
 
 UNKNOWN_HOURS = 1.0
@@ -23,9 +23,15 @@ RATE_UNIT = 1e-3
 """One failure in a thousand hours has the log_rate 0."""
 
 
+HOURS_SCALE, GPUS_SCALE = 24.0, 8.0
+"""The units of t and n in the source's state."""
+
+
 class RatedGpu(Protocol):
     """A candidate with the estimate of its failure rate."""
 
+    @property
+    def index(self) -> int: ...
     @property
     def rate_per_hour(self) -> float: ...
     @property
@@ -43,7 +49,10 @@ def features(candidates: Sequence[RatedGpu], job: PlacedJob) -> array[float]:
     """A row of FEATURES for each candidate. Raises WeightsError on a rate that is no number."""
     given = [gpu.rate_per_hour for gpu in candidates]
     if not given or not all(map(math.isfinite, given)):
-        raise WeightsError(messages.RATE_NOT_FINITE())
+        raise WeightsError(
+            "learned placement got a failure rate that is no finite number",
+            "the policy reliable chooses instead",
+        )
     rates = [max(LEAST_RATE, rate) for rate in given]
     logs = [math.log(rate / RATE_UNIT) for rate in rates]
     mean = sum(logs) / len(logs)
@@ -68,7 +77,36 @@ def _ranks(rates: Sequence[float]) -> list[float]:
 
 def score(weights: Weights, candidates: Sequence[RatedGpu], job: PlacedJob) -> list[float]:
     """The score of each candidate: the higher the better. Raises WeightsError."""
+    if weights.kind == SOURCE:
+        return _picked(weights, candidates, job)
     return score_rows(weights, features(candidates, job), len(candidates))
+
+
+def state_of(wanted: int, hours: float, usable: Sequence[int], gpus: int) -> tuple[float, ...]:
+    """The source's <n, t, s> ([23, 60-63]): s is 0 for a usable GPU, 1 if it failed or is taken."""
+    s = [1.0] * gpus
+    for gpu in usable:
+        s[gpu] = 0.0
+    return (wanted / GPUS_SCALE, hours / HOURS_SCALE, *s)
+
+
+def _picked(weights: Weights, candidates: Sequence[RatedGpu], job: PlacedJob) -> list[float]:
+    """The GPUs that the source's network picks one by one ([69-71]), the first one highest."""
+    place = {gpu.index: at for at, gpu in enumerate(candidates)}
+    gpus = weights.widths[-1]
+    if max(place, default=0) >= gpus:
+        raise WeightsError(
+            f"the network of learned placement was trained for a node of {gpus} GPUs, and this one "
+            "has more",
+            "train one of this size; the policy reliable chooses instead",
+        )
+    hours = UNKNOWN_HOURS if job.hours is None else max(0.0, job.hours)
+    scores, left = [0.0] * len(candidates), dict(place)
+    for number in range(min(job.gpus, len(candidates))):
+        outputs = dense(weights, state_of(job.gpus, hours, [*left], gpus))
+        pick = max(left, key=lambda gpu: outputs[gpu])
+        scores[left.pop(pick)] = float(job.gpus - number)
+    return scores
 
 
 def score_rows(weights: Weights, rows: array[float], count: int) -> list[float]:

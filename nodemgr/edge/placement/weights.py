@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import SpokenError
 from nodemgr.messages import placement as messages
 
 SCHEMA_VERSION = 1
@@ -29,17 +29,13 @@ FEATURES = (
 """The inputs of the scorer for each GPU (scoring.features)."""
 SCORER, SOURCE = "scorer", "source"
 MAX_FILE_BYTES = {SCORER: 1_000_000, SOURCE: 8_000_000}
-"""The scorer alone is shipped and used; the source's network is for evaluations."""
+"""The scorer alone is shipped; the source's network fits one number of GPUs."""
 MAX_HIDDEN, MAX_WIDTH, MAX_LAYERS = 256, 4_096, 8
 MAX_WEIGHT = 1e6
 
 
-class WeightsError(Exception):
+class WeightsError(SpokenError):
     """The weights are not usable. The message has the file and the reason."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 @dataclass(frozen=True)
@@ -99,24 +95,44 @@ def load(path: Path, kind: str = SCORER) -> Weights:
     try:
         with open(path, "rb", opener=_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise WeightsError(messages.WEIGHTS_NO_FILE(path=path))
+                raise WeightsError(
+                    f"{path}, weights of a learned placement, is no regular file",
+                    "name a file of weights; without one the policy is reliable",
+                )
             text = file.read(MAX_FILE_BYTES[kind] + 1)
     except OSError as error:
-        raise WeightsError(messages.WEIGHTS_UNREADABLE(path=path, error=error.strerror)) from None
+        raise WeightsError(
+            f"{path}, weights of a learned placement, cannot be read: {error.strerror}",
+            "name a file of weights; without one the policy is reliable",
+        ) from None
     if len(text) > MAX_FILE_BYTES[kind]:
-        raise _unfit(path, messages.LEARNED_TOO_LARGE(limit_bytes=MAX_FILE_BYTES[kind]))
+        raise _unfit(path, f"it is larger than {MAX_FILE_BYTES[kind]} bytes")
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
-        raise _unfit(path, messages.WEIGHTS_CUT()) from None
+        raise _unfit(path, "it is no JSON; it may be cut") from None
     fault = _fault(body, kind)
     if fault:
         raise _unfit(path, fault)
     values = array("f", body["weights"])
     widths = tuple(body["widths"])
     if checksum(kind, widths, values) != body.get("checksum"):
-        raise _unfit(path, messages.WEIGHTS_CHECKSUM())
+        raise _unfit(path, "its checksum is wrong")
     return Weights(kind, widths, values, body["trained"])
+
+
+def load_either(path: Path) -> Weights:
+    """Of either kind. Raises WeightsError."""
+    try:
+        return load(path)
+    except WeightsError as fault:
+        try:
+            found = load(path, SOURCE)
+        except WeightsError:
+            raise fault from None
+    if found.widths[0] != found.widths[-1] + 2:  # n, t and a number for each GPU
+        raise _unfit(path, messages.WEIGHTS_SHAPE())
+    return found
 
 
 def _at_once(path: str, flags: int) -> int:
@@ -125,16 +141,19 @@ def _at_once(path: str, flags: int) -> int:
 
 
 def _unfit(path: Path, fault: str) -> WeightsError:
-    return WeightsError(messages.LEARNED_NOT_USED(path=path, fault=fault))
+    return WeightsError(
+        f"{path}, weights of a learned placement, is not used: {fault}",
+        "train again, or export it again; until then the policy is reliable",
+    )
 
 
 def _fault(body: object, kind: str) -> str:
     """Why the file does not hold a network of this kind; empty: it does."""
     if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
         found = body.get("schema_version") if isinstance(body, dict) else None
-        return messages.WEIGHTS_VERSION(found=repr(found)[:40], expected=SCHEMA_VERSION)
+        return f"its schema version is {repr(found)[:40]}, not {SCHEMA_VERSION}"
     if body.get("kind") != kind:
-        return messages.WEIGHTS_KIND(found=repr(body.get("kind"))[:40], expected=kind)
+        return f"its network is {repr(body.get('kind'))[:40]}, not {kind}"
     widths: Any = body.get("widths")
     values = body.get("weights")
     if not _is_shape(widths, kind) or not isinstance(values, list):
@@ -151,7 +170,7 @@ def _fault(body: object, kind: str) -> str:
     try:
         json.dumps(body["trained"], allow_nan=False)  # `use` writes it again
     except (ValueError, RecursionError):
-        return messages.WEIGHTS_TRAINED()
+        return "its account of the training is no JSON"
     return ""
 
 

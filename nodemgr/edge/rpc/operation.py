@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from client_plugin import fields
 from client_plugin.fields import Field
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import SpokenError, notice
 from client_plugin.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import TaskClass
@@ -32,17 +32,16 @@ class JsonText(str):
     """A result that is JSON text already."""
 
 
-class OperationError(Exception):
+class OperationError(SpokenError):
     """One line and a code: usage, not_found, unknown_env, refused, quota, store, busy.
 
     busy: the same order may be taken a moment later.
     """
 
-    def __init__(self, line: MessageLine, code: str = "", argument: str = "") -> None:
-        """`code`: of a line whose row has none; `argument`: the one that the line begins with."""
-        super().__init__(line)
-        self.line = line
-        self.code = code or line.code or "usage"
+    def __init__(self, what: str, next: str = "", code: str = "", argument: str = "") -> None:
+        """`argument`: the one that the line begins with."""
+        super().__init__(what, next, code)
+        self.code = code or self.line.code or "usage"
         self.argument = argument
 
     def answer(self) -> dict[str, Any]:
@@ -69,31 +68,41 @@ class Argument:
     required: bool = False
 
 
-def parse(body: bytes | str) -> tuple[str, object]:
-    """The verb and its arguments, unchecked, of the JSON object that an order is.
+class GivenOrder(NamedTuple):
+    """The JSON object that an order is, unchecked."""
 
-    Raises OperationError.
-    """
+    verb: str
+    given: object
+    by: object
+    """The token of a viewer of the web page."""
+
+
+def parse(body: bytes | str) -> GivenOrder:
+    """Raises OperationError."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):
-        raise OperationError(messages.NOT_JSON()) from None
-    return _verb_of(message)
+        raise _not_json() from None
+    return _order(message)
 
 
-def parse_in_turns(body: bytes | str) -> Work[tuple[str, object]]:
+def parse_in_turns(body: bytes | str) -> Work[GivenOrder]:
     """As `parse`, for a long order."""
     try:
         message = yield from long_json.read(body)
     except (ValueError, RecursionError):
-        raise OperationError(messages.NOT_JSON()) from None
-    return _verb_of(message)
+        raise _not_json() from None
+    return _order(message)
 
 
-def _verb_of(message: object) -> tuple[str, object]:
+def _not_json() -> OperationError:
+    return OperationError("an order is one JSON object", 'send one with "verb" and "args"')
+
+
+def _order(message: object) -> GivenOrder:
     if not isinstance(message, dict) or not isinstance(message.get("verb"), str):
-        raise OperationError(messages.NO_VERB())
-    return message["verb"], message.get("args", {})
+        raise OperationError('an order must be one JSON object with "verb" and "args"')
+    return GivenOrder(message["verb"], message.get("args", {}), message.get("by"))
 
 
 def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
@@ -107,7 +116,10 @@ def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
             )
         )
     if missing := {name for name, row in arguments.items() if row.required} - given.keys():
-        raise OperationError(messages.MISSING_ARGUMENT(names=", ".join(sorted(missing))))
+        raise OperationError(
+            f"argument {', '.join(sorted(missing))} is missing",
+            "send it, or use the client of the manager's version",
+        )
     return {name: check_argument(name, arguments[name].parse, given[name]) for name in given}
 
 
@@ -116,8 +128,8 @@ def check_argument(name: str, parse: Callable[[object], Any], value: object) -> 
     try:
         return parse(value)
     except OperationError as error:
-        line = messages.WRONG_ARGUMENT(argument=name, wrong=error)
-        raise OperationError(line, error.code, argument=name) from None
+        line = notice(f"{name}: {error}")
+        raise OperationError(line, code=error.code, argument=name) from None
 
 
 # -- kinds of arguments --
@@ -126,7 +138,7 @@ def check_argument(name: str, parse: Callable[[object], Any], value: object) -> 
 def integer(low: int, high: int) -> Callable[[object], Any]:
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise OperationError(messages.MUST_BE_NUMBER(low=low, high=high))
+            raise OperationError(f"must be a whole number from {low} to {high}")
         return value
 
     return parse
@@ -140,7 +152,7 @@ def duration(low_ms: int, high_ms: int) -> Callable[[object], Any]:
             return int(within(value))
         except OperationError:
             low, high = format_duration(low_ms), format_duration(high_ms)
-            raise OperationError(messages.MUST_BE_DURATION(low=low, high=high)) from None
+            raise OperationError(f"must be from {low} to {high}, in whole milliseconds") from None
 
     return parse
 
@@ -174,7 +186,7 @@ def choice(*names: str) -> Callable[[object], Any]:
     def parse(value: object) -> str:
         if not isinstance(value, str) or value not in names:
             meant = did_you_mean(value, names) if isinstance(value, str) else ""
-            raise OperationError(messages.MUST_BE_ONE_OF(names=", ".join(names), meant=meant))
+            raise OperationError(f"must be one of {', '.join(names)}{meant}")
         return value
 
     return parse
@@ -186,13 +198,13 @@ def task_class(value: object) -> TaskClass:
 
 def text(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 256:
-        raise OperationError(messages.MUST_BE_TEXT())
+        raise OperationError("must be a text of 1 to 256 characters")
     return one_line(value)
 
 
 def env_name(value: object) -> str:
     if not isinstance(value, str) or not is_env_name(value):
-        raise OperationError(messages.NOT_ENV_NAME(form=ENV_NAME_FORM))
+        raise OperationError(f"is no name of an environment: {ENV_NAME_FORM}")
     return value
 
 
@@ -266,5 +278,5 @@ def access(before: Any, after: Any) -> dict[str, list[str]]:
 
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise OperationError(messages.MUST_BE_FLAG())
+        raise OperationError("must be true or false")
     return value

@@ -19,7 +19,6 @@ from typing import NamedTuple
 from nodemgr.core.model.entities import ConnectionId
 from nodemgr.edge.host import descriptors
 from nodemgr.edge.rpc.operation import OperationError
-from nodemgr.messages import orders as messages
 
 SHEET_BYTES = 2**20
 MAX_SHEETS = 16
@@ -60,11 +59,9 @@ class SheetRange(NamedTuple):
         place = cls(*map(int, found.groups()))
         if not 0 < place.length_bytes <= SHEET_BYTES - place.start_bytes:
             raise OperationError(
-                messages.OUTSIDE_SHEET(
-                    sheet_bytes=SHEET_BYTES,
-                    order_bytes=place.length_bytes,
-                    start_bytes=place.start_bytes,
-                )
+                f"a sheet has {SHEET_BYTES} bytes, and no order of {place.length_bytes} at "
+                f"{place.start_bytes} is on it",
+                "send a range on the sheet",
             )
         return place
 
@@ -80,7 +77,11 @@ class Sheets:
         if connection in self._lent:
             return self._lent[connection][1]
         if sum(owner == env for owner, _ in self._lent.values()) >= MAX_SHEETS:
-            raise OperationError(messages.MANY_SHEETS())
+            raise OperationError(
+                "too many long orders are being written at this moment",
+                "try again in a second",
+                "busy",
+            )
         sheet = new_sheet(SHEET_BYTES)
         self._lent[connection] = env, sheet
         return sheet
@@ -89,7 +90,10 @@ class Sheets:
         """The sheet's text up to the first NUL; the sheet is used up. Raises OperationError."""
         _, sheet = self._lent.pop(connection, ("", None))
         if sheet is None:
-            raise OperationError(messages.NO_SHEET_WRITTEN())
+            raise OperationError(
+                "an order without an argument is written on a sheet",
+                "ask for a sheet first, on the same connection",
+            )
         try:
             written_bytes = os.lseek(sheet, 0, os.SEEK_HOLE)  # beyond are NULs, which need no copy
             return os.pread(sheet, written_bytes, 0).partition(b"\0")[0]
@@ -100,7 +104,10 @@ class Sheets:
         """The text at one place of the sheet, which stays lent. Raises OperationError."""
         _, sheet = self._lent.get(connection, ("", None))
         if sheet is None:
-            raise OperationError(messages.NO_SHEET())
+            raise OperationError(
+                "an order that stands on a sheet needs one",
+                "ask for a sheet first, on the same connection",
+            )
         return os.pread(sheet, place.length_bytes, place.start_bytes)
 
     def forget(self, connection: ConnectionId) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from client_plugin.messages.form import MessageLine, relayed, stated
+from client_plugin.messages.form import SpokenError, notice, relayed, stated
 from nodemgr.core.views import cdi
 from nodemgr.edge.executor.launcher import PROGRAM as SUPERVISOR
 from nodemgr.edge.executor.launcher import SERVICE as JOBS_UNIT
@@ -44,9 +44,7 @@ GROUP = PLAIN.group
 UNIT = "nodemgr.service"
 UNIT_FILE = Path("/etc/systemd/system") / UNIT
 PACKAGED_UNITS = Path("/usr/lib/systemd/system")
-JOBS_UNIT_FILE = UNIT_FILE.parent / JOBS_UNIT
-WEB_UNIT = "nodemgr-web.service"
-WEB_UNIT_FILE = UNIT_FILE.parent / WEB_UNIT
+WEB_UNIT, HEAD_UNIT_NAME = "nodemgr-web.service", "nodemgr-head.service"
 WANTED_FILE = UNIT_FILE.parent / "multi-user.target.wants" / UNIT
 TEMPLATE = Path(__file__).resolve().parents[2] / "_service" / UNIT
 CDI_DIR = PLAIN.cdi_dir
@@ -56,12 +54,8 @@ UNSEEN_BY_SERVICE = ("/tmp", "/var/tmp")
 """PrivateTmp= hides what lies there."""
 
 
-class StepFailed(Exception):
+class StepFailed(SpokenError):
     """One line."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 def run_command(command: Sequence[str]) -> None:
@@ -130,7 +124,7 @@ class PlannedStep(NamedTuple):
     """The effect of a step. The verbs "ok", "keep" and "skip" change nothing."""
 
     verb: str
-    line: MessageLine
+    line: str
 
 
 class Step(Protocol):
@@ -153,7 +147,7 @@ class SystemGroup:
     """A group of the system."""
 
     name: str
-    why: MessageLine
+    why: str
 
     @property
     def key(self) -> str:
@@ -201,13 +195,13 @@ class SystemGroup:
 class Directory:
     path: Path
     mode: int
-    why: MessageLine
+    why: str
     stays: bool = False
     """Left in place by an uninstall."""
 
     def plan(self, machine: Machine) -> PlannedStep:
         path = machine.at(self.path)
-        line = messages.MAKES_DIRECTORY(path=path, mode=f"{self.mode:04o}", why=self.why)
+        line = notice(f"{path} ({self.mode:04o}): {self.why}")
         if not path.is_dir():
             return PlannedStep("make", line)
         if self.stays and stat.S_IMODE(path.stat().st_mode) != self.mode:
@@ -227,9 +221,11 @@ class Directory:
         if not path.is_dir():
             return PlannedStep("ok", messages.IS_NOT_THERE(thing=path))
         if self.stays:
-            return PlannedStep("keep", messages.KEEPS_DIRECTORY(path=path, why=self.why))
+            return PlannedStep(
+                "keep", stated(f"{path}: {self.why}", "remove it if it is no longer needed")
+            )
         if str(self.path) in machine.record:
-            return PlannedStep("remove", messages.REMOVES_EMPTY(path=path))
+            return PlannedStep("remove", notice(f"{path}: if nothing else is in it"))
         return PlannedStep("keep", messages.WAS_THERE_BEFORE(thing=path))
 
     def undo(self, machine: Machine) -> None:
@@ -242,17 +238,17 @@ class Directory:
 class InstalledFile:
     path: Path
     content: Callable[[Machine], str]
-    why: MessageLine
+    why: str
 
     def plan(self, machine: Machine) -> PlannedStep:
         path, found = machine.at(self.path), self._found(machine)
         packaged = machine.at(PACKAGED_UNITS) / path.name
         if found is None and path.parent == machine.at(UNIT_FILE).parent and packaged.exists():
-            return PlannedStep("ok", messages.IS_OF_PACKAGE(path=packaged))
+            return PlannedStep("ok", notice(f"{packaged}: is there, from a package"))
         if found is None:
             return PlannedStep("write", messages.MAKES(thing=path, why=self.why))
         if found == self.content(machine):
-            return PlannedStep("ok", messages.IS_AS_IT_SHOULD_BE(path=path))
+            return PlannedStep("ok", notice(f"{path}: is as it should be"))
         if self._is_ours(machine, found):
             return PlannedStep("replace", messages.MAKES(thing=path, why=self.why))
         return PlannedStep("keep", messages.EDITED_BY_HAND(path=path))
@@ -298,12 +294,18 @@ class ServiceUnit:
     def plan(self, machine: Machine) -> PlannedStep:
         if not machine.has_systemd:
             command = f"{shlex.join(machine.program)} serve"
-            return PlannedStep("skip", messages.WITHOUT_SYSTEMD(command=command))
+            return PlannedStep(
+                "skip",
+                stated("systemd is missing", f"start `{command}` at boot by another init system"),
+            )
         if self._is_enabled(machine) and all(file.plan(machine)[0] in IDLE for file in UNIT_FILES):
-            return PlannedStep("ok", messages.UNIT_IS_ENABLED(unit=UNIT))
+            return PlannedStep("ok", notice(f"{UNIT}: is enabled"))
         if machine.is_running:
-            return PlannedStep("enable and start", messages.STARTS_UNIT(unit=UNIT))
-        return PlannedStep("enable", messages.STARTS_AT_BOOT(unit=UNIT))
+            return PlannedStep(
+                "enable and start",
+                notice(f"{UNIT}: a running one goes on as it is until `systemctl restart nodemgr`"),
+            )
+        return PlannedStep("enable", notice(f"{UNIT}: starts with the next boot"))
 
     def do(self, machine: Machine) -> None:
         if not machine.is_running:
@@ -318,7 +320,7 @@ class ServiceUnit:
 
     def unplan(self, machine: Machine) -> PlannedStep:
         if UNIT not in machine.record or not machine.has_systemd:
-            return PlannedStep("ok", messages.UNIT_NOT_OURS(unit=UNIT))
+            return PlannedStep("ok", notice(f"{UNIT}: was not enabled by a setup"))
         verb = "stop and disable" if machine.is_running else "disable"
         return PlannedStep(verb, messages.REMOVES(thing=UNIT))
 
@@ -346,15 +348,17 @@ class Traces:
     """
 
     def plan(self, machine: Machine) -> PlannedStep:
-        return PlannedStep("skip", messages.MADE_AT_START(path=machine.at(SYSTEM_RUN_DIR)))
+        return PlannedStep(
+            "skip", notice(f"{machine.at(SYSTEM_RUN_DIR)}: the manager makes it at its start")
+        )
 
     def do(self, machine: Machine) -> None: ...
 
     def unplan(self, machine: Machine) -> PlannedStep:
         there = [str(path) for path in self._paths(machine) if path.exists()]
         if there:
-            return PlannedStep("remove", messages.REMOVES_TRACES(paths=", ".join(there)))
-        return PlannedStep("ok", messages.NOTHING_LEFT())
+            return PlannedStep("remove", notice(f"{', '.join(there)}: made by the manager"))
+        return PlannedStep("ok", notice("nothing is left of a manager"))
 
     def undo(self, machine: Machine) -> None:
         if machine.root == Path("/"):
@@ -379,22 +383,15 @@ def config_template(_machine: Machine) -> str:
     return settings_reference.config_file()
 
 
-def unit(machine: Machine) -> str:
-    """The service for this installation."""
-    return TEMPLATE.read_text().replace("@PROGRAM@", " ".join(map(_quoted, machine.program)))
-
-
-def jobs_unit(_machine: Machine) -> str:
-    """The service that starts jobs, which the other one wants."""
-    return (
-        TEMPLATE.with_name(JOBS_UNIT).read_text().replace("@SUPERVISOR@", _quoted(str(SUPERVISOR)))
-    )
-
-
-def web_unit(machine: Machine) -> str:
-    """The service that serves the web page, which the first one wants."""
+def unit(machine: Machine, name: str = UNIT) -> str:
+    """A service for this installation."""
     program = " ".join(map(_quoted, machine.program))
-    return TEMPLATE.with_name(WEB_UNIT).read_text().replace("@PROGRAM@", program)
+    text = TEMPLATE.with_name(name).read_text().replace("@PROGRAM@", program)
+    return text.replace("@SUPERVISOR@", _quoted(str(SUPERVISOR)))
+
+
+def _unit_file(name: str, why: str) -> InstalledFile:
+    return InstalledFile(UNIT_FILE.parent / name, lambda machine: unit(machine, name), why)
 
 
 def _quoted(word: str) -> str:
@@ -405,20 +402,23 @@ def _quoted(word: str) -> str:
     return f'"{escaped}"'
 
 
-def head_unit(machine: Machine) -> str:
-    """The service of a cluster's head, which `nodemgr head setup` installs."""
-    program = " ".join(map(_quoted, machine.program))
-    return TEMPLATE.with_name(HEAD_UNIT_NAME).read_text().replace("@PROGRAM@", program)
-
-
 class HeadUnit:
     """Enables and starts the unit, or restarts it: a new address holds from then on."""
 
     def plan(self, machine: Machine) -> PlannedStep:
         if not machine.has_systemd:
             command = f"{shlex.join(machine.program)} head serve"
-            return PlannedStep("skip", messages.WITHOUT_SYSTEMD(command=command))
-        return PlannedStep("enable and start", messages.STARTS_UNIT(unit=HEAD_UNIT_NAME))
+            return PlannedStep(
+                "skip",
+                stated("systemd is missing", f"start `{command}` at boot by another init system"),
+            )
+        return PlannedStep(
+            "enable and start",
+            notice(
+                f"{HEAD_UNIT_NAME}: a running one goes on as it is until `systemctl restart "
+                "nodemgr`"
+            ),
+        )
 
     def do(self, machine: Machine) -> None:
         if machine.is_running:
@@ -428,24 +428,21 @@ class HeadUnit:
             machine.run(["systemctl", "restart", HEAD_UNIT_NAME])
 
 
-HEAD_UNIT_NAME = "nodemgr-head.service"
-HEAD_UNIT = InstalledFile(
-    UNIT_FILE.parent / HEAD_UNIT_NAME, head_unit, relayed("the service of a cluster's head")
-)
+HEAD_UNIT = _unit_file(HEAD_UNIT_NAME, relayed("the service of a cluster's head"))
 HEAD_SERVICE = HeadUnit()
 UNIT_FILES = (
-    InstalledFile(JOBS_UNIT_FILE, jobs_unit, messages.SERVICE_OF_JOBS()),
-    InstalledFile(WEB_UNIT_FILE, web_unit, messages.SERVICE_OF_PAGE()),
-    InstalledFile(UNIT_FILE, unit, messages.SERVICE_OF_MANAGER()),
+    _unit_file(JOBS_UNIT, "the service that starts batch jobs"),
+    _unit_file(WEB_UNIT, "the service that serves the web page"),
+    _unit_file(UNIT, "the service"),
 )
 STEPS: tuple[Step, ...] = (
-    Directory(SYSTEM_CONFIG_FILE.parent, 0o755, messages.SETTINGS_DIRECTORY()),
-    SystemGroup(GROUP, messages.GROUP_OF_ADMINS()),
-    SystemGroup(PAGE_GROUP, messages.GROUP_OF_PAGE()),
-    InstalledFile(SYSTEM_CONFIG_FILE, config_template, messages.SETTINGS_FILE()),
-    Directory(SYSTEM_STATE_DIR, 0o700, messages.STATE_DIRECTORY(), stays=True),
+    Directory(SYSTEM_CONFIG_FILE.parent, 0o755, "settings, and a record of this setup"),
+    SystemGroup(GROUP, "its members may order the manager, as root may"),
+    SystemGroup(PAGE_GROUP, "the web page's process may ask the manager"),
+    InstalledFile(SYSTEM_CONFIG_FILE, config_template, "settings, each commented out"),
+    Directory(SYSTEM_STATE_DIR, 0o700, "quotas, leases, history and keys", stays=True),
     Directory(SYSTEM_CLIENT_DIR, 0o755, relayed("the client that programs load"), stays=True),
-    Directory(CDI_DIR, 0o755, messages.DEVICES_DIRECTORY()),
+    Directory(CDI_DIR, 0o755, "where container runtimes look for devices"),
     *UNIT_FILES,
     Traces(),
     ServiceUnit(),
@@ -455,11 +452,15 @@ STEPS: tuple[Step, ...] = (
 
 def doubts(
     program: Sequence[str], interpreter: Path | None = None, package: Path = TEMPLATE.parent.parent
-) -> list[MessageLine]:
+) -> list[str]:
     """Warnings for an admin about the files that root will run at each boot; a line each."""
     interpreter = (interpreter or Path(sys.executable)).resolve()
-    found = [
-        messages.UNSEEN_BY_SERVICE(path=path)
+    found: list[str] = []
+    found += [
+        stated(
+            f"{path} lies where a service with PrivateTmp= sees nothing",
+            "install nodemgr elsewhere, e.g. into /opt/nodemgr",
+        )
         for path in (Path(program[0]), interpreter, package)
         if any(path.is_relative_to(directory) for directory in UNSEEN_BY_SERVICE)
     ][:1]
@@ -474,7 +475,7 @@ def doubts(
 
 def hidden_from_others(
     files: Sequence[Path] = (Path(sys.executable).resolve(), TEMPLATE.parent.parent),
-) -> MessageLine | None:
+) -> str | None:
     """The path that keeps other users from reading one of the files, in a line."""
     for file in files:
         for path in (*reversed(file.parents), file):
@@ -489,17 +490,23 @@ def hidden_from_others(
     return None
 
 
-def _doubt(path: Path) -> MessageLine | None:
+def _doubt(path: Path) -> str | None:
     """The users beside root that could replace the file."""
     for each in (path, *path.parents):
         try:
             status = each.stat()
         except OSError as error:
-            return messages.PATH_NOT_READ(path=each, error=error.strerror)
+            return stated(
+                f"{each} cannot be read ({error.strerror})", "mend that, then run it again"
+            )
         is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         if status.st_uid != 0 or (status.st_mode & 0o022 and not is_sticky):
             who = f"uid {status.st_uid}, {stat.filemode(status.st_mode)}"
-            return messages.CHANGED_BY_OTHERS(path=each, who=who)
+            return stated(
+                f"{each} can be changed by others than root ({who}), and each of them becomes root "
+                "by this service",
+                "install nodemgr where root alone may write",
+            )
     return None
 
 

@@ -7,6 +7,7 @@ Knows: each option's name, type, limits and default. Must not know: the effect o
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import tomllib
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client_plugin import fields
-from client_plugin.messages.form import MessageLine, relayed
+from client_plugin.messages.form import SpokenError, relayed
 from client_plugin.units import UnitError
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import Config
@@ -33,16 +34,13 @@ ENV_PREFIX = "NODEMGR_"
 ANYWHERE = ("0.0.0.0", "::")
 SYSTEM_CONFIG_FILE = Path("/etc/nodemgr/config.toml")
 
+OF_CORE = frozenset(row.name for row in dataclasses.fields(Config))
 DEVICE_GATE = ("auto", "on", "off")
 JOB_LOG_SINKS = ("file", "journald")
 
 
-class SettingsError(ValueError):
+class SettingsError(SpokenError, ValueError):
     """One line: the setting, its place, and the right form."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,8 @@ class Settings:
     """The path of the web page on its site; it begins and ends with a slash."""
     cluster_users: tuple[str, ...] = ()
     """Users below uid 1000 whose jobs a cluster's head may start here."""
+    slurm_pool: bool = False
+    """Whether Slurm lends this node: without a pilot its GPUs are closed."""
     client_address: str | None = None
     """HOST:PORT of this manager for UDP clients, if it differs from `udp` (NAT, 0.0.0.0)."""
 
@@ -119,8 +119,11 @@ class SettingRow:
     kind: SettingKind
     meaning: str
     """One or two sentences for an admin; settings_reference.py writes them into the files."""
-    core: bool = False
-    """True: a field of core.Config, else of Settings."""
+
+    @property
+    def core(self) -> bool:
+        """True: a field of core.Config, else of Settings."""
+        return self.name in OF_CORE
 
 
 def _integer(low: int, high: int) -> SettingKind:
@@ -180,7 +183,7 @@ def _choice(*names: str) -> SettingKind:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise SettingsError(messages.MUST_BE_TEXT_THERE())
+        raise SettingsError("must be a text that is not empty")
     return value
 
 
@@ -205,13 +208,13 @@ def parse_address(value: object) -> tuple[str, int]:
         r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", _text(value), re.ASCII
     )
     if match is None or int(match[2]) > 65_535:
-        raise SettingsError(messages.MUST_BE_ADDRESS(value=value))
+        raise SettingsError(f"{value!r} must be HOST:PORT, e.g. 127.0.0.1:7000")
     return match[1].strip("[]"), int(match[2])
 
 
 def _cdi_kind(value: object) -> str:
     if not cdi.is_kind(text := _text(value)):
-        raise SettingsError(messages.NOT_CDI_KIND(value=value, form=cdi.KIND_FORM))
+        raise SettingsError(f"{value!r} is no kind of CDI device: {cdi.KIND_FORM}")
     return text
 
 
@@ -233,10 +236,10 @@ def _web_hosts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = value.split(",")
     if not isinstance(value, list | tuple):
-        raise SettingsError(messages.MUST_BE_HOSTS())
+        raise SettingsError("must be a list of host names")
     for name in value:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9._:-]{1,253}", name, re.ASCII):
-            raise SettingsError(messages.NOT_HOST(value=name))
+            raise SettingsError(f"{name!r} is no host name: leave out scheme, port and path")
     return tuple(value)
 
 
@@ -263,15 +266,15 @@ def _queues(value: object) -> tuple[tuple[str, int], ...]:
     if isinstance(value, str):
         value = dict(part.partition("=")[::2] for part in value.split(","))
     if not isinstance(value, Mapping) or not value:
-        raise SettingsError(messages.MUST_BE_QUEUES())
+        raise SettingsError("must be a table of queue names and ranks, e.g. high=300, normal=200")
     queues = []
     rank = _integer(0, 1_000_000).parse
     for name, number in value.items():
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,31}", str(name), re.ASCII):
-            raise SettingsError(messages.NOT_QUEUE(value=name))
+            raise SettingsError(f"{name!r} is no name of a queue: 1 to 32 of a-z 0-9 . _ -")
         queues.append((str(name), int(str(rank(number)))))
     if "normal" not in dict(queues):
-        raise SettingsError(messages.MUST_HOLD_NORMAL())
+        raise SettingsError("must hold the queue normal, which quotas name by default")
     return tuple(sorted(queues, key=lambda queue: -queue[1]))
 
 
@@ -294,10 +297,8 @@ OPTIONS = (
     SettingRow(
         "udp",
         ADDRESS,
-        (
-            "Listen there for clients on other machines, each with its environment's key. Port 0 "
-            "takes a free one."
-        ),
+        "Listen there for clients on other machines, each with its environment's key. Port 0 "
+        "takes a free one.",
     ),
     SettingRow(
         "client_address",
@@ -307,7 +308,7 @@ OPTIONS = (
     SettingRow(
         "web",
         ADDRESS,
-        "Serve the web page there: docs/admins.md. It needs the extra `faces`.",
+        "Serve the web page there: docs/admins/reference.md. It needs the extra `faces`.",
     ),
     SettingRow(
         "web_hosts",
@@ -325,12 +326,14 @@ OPTIONS = (
         "Users with a uid below 1000 whose jobs the head of a cluster may start on this node.",
     ),
     SettingRow(
+        "slurm_pool",
+        _BOOLEAN,
+        "Slurm lends this node to a cluster: without a living pilot of the head no GPU is given.",
+    ),
+    SettingRow(
         "cdi_dir",
         PATH,
-        (
-            "The directory of the CDI file, which container engines read. Another manager's: "
-            "RUN/cdi."
-        ),
+        "The directory of the CDI file, which container engines read. Another manager's: RUN/cdi.",
     ),
     SettingRow(
         "cdi_kind",
@@ -362,10 +365,8 @@ OPTIONS = (
     SettingRow(
         "job_log_bytes",
         SettingKind(f"0, or {LOG_SIZE.form}", _log_bytes),
-        (
-            "The output of one start of a job that is kept while it runs; the middle of a "
-            "longer one is dropped. 0: without limit."
-        ),
+        "The output of one start of a job that is kept while it runs; the middle of a "
+        "longer one is dropped. 0: without limit.",
     ),
     SettingRow(
         "job_logs_days",
@@ -380,10 +381,8 @@ OPTIONS = (
     SettingRow(
         "disk_reserve_bytes",
         _integer(0, 2**40),
-        (
-            "Bytes of the store's disk that are kept free for grants and releases "
-            "alone; at most a twentieth of the file system."
-        ),
+        "Bytes of the store's disk that are kept free for grants and releases "
+        "alone; at most a twentieth of the file system.",
     ),
     SettingRow(
         "max_history_bytes",
@@ -402,217 +401,141 @@ OPTIONS = (
         "beat_ms",
         _integer(10, 60_000),
         "How often a client gives a sign of life, and the driver's figures are read.",
-        core=True,
     ),
     SettingRow(
         "timeout_ms",
         _integer(50, 3_600_000),
-        (
-            "After this silence a task is reclaimed if its processes are gone, and stalled "
-            "if they live. At least twice beat_ms."
-        ),
-        core=True,
+        "After this silence a task is reclaimed if its processes are gone, and stalled "
+        "if they live. At least twice beat_ms.",
     ),
     SettingRow(
         "max_tasks_per_gpu",
         _integer(1, 1_024),
         "A GPU with this many tasks is given to no other environment.",
-        core=True,
     ),
     SettingRow(
         "plain_tasks_share",
         _BOOLEAN,
-        (
-            "Whether tasks without a share of compute may run beside tasks with one on a GPU. If"
-            " not, such a task counts as 100 % of its GPU beside those."
-        ),
-        core=True,
+        "Whether tasks without a share of compute may run beside tasks with one on a GPU. If"
+        " not, such a task counts as 100 % of its GPU beside those.",
     ),
     SettingRow(
         "memory_overcommit",
         _ratio(0.1, 16.0),
         "The grants on a GPU may add up to its memory times this.",
-        core=True,
     ),
     SettingRow(
         "stalled",
         _choice("keep", "kill"),
-        (
-            "The action on a task that is silent and alive. keep: its memory "
-            "stays its own; kill: it is ended after stalled_grace_ms."
-        ),
-        core=True,
+        "The action on a task that is silent and alive. keep: its memory "
+        "stays its own; kill: it is ended after stalled_grace_ms.",
     ),
     SettingRow(
         "stalled_grace_ms",
         _integer(0, 86_400_000),
         "How long a stalled task has to go on before it is killed.",
-        core=True,
     ),
     SettingRow(
         "placement",
         _choice(*fields.PLACEMENTS),
-        (
-            "The order in which fresh GPUs are given. "
-            + "".join(f"{name}: {order.meaning}; " for name, order in ORDERS.items())
-            + "reliable: long and wide jobs on the GPUs that fail least; auto: reliable once "
-            "failures are recorded, else spread; learned: by trained weights (nodemgr placement)."
-        ),
-        core=True,
+        "The order in which fresh GPUs are given. "
+        + "".join(f"{name}: {order.meaning}; " for name, order in ORDERS.items())
+        + "reliable: long and wide jobs on the GPUs that fail least; auto: reliable once "
+        "failures are recorded, else spread; learned: by trained weights (nodemgr placement).",
     ),
     SettingRow(
         "drain_failures",
         _integer(0, 1_000),
-        (
-            "A GPU that fails so often within an hour gets no new task, unless it is the last "
-            "one; 0: never."
-        ),
-        core=True,
+        "A GPU that fails so often within an hour gets no new task, unless it is the last "
+        "one; 0: never.",
     ),
     SettingRow(
         "queues",
         SettingKind(
-            (
-                "a table of names and ranks, with the queue normal, e.g. { high = 300, normal = "
-                "200 }"
-            ),
+            "a table of names and ranks, with the queue normal, e.g. { high = 300, normal = 200 }",
             _queues,
         ),
-        (
-            "The queues that the manager starts with; a higher rank goes first. `nodemgr "
-            "queue create` makes more."
-        ),
-        core=True,
-    ),
-    SettingRow(
-        "requeue_pause_ms",
-        _integer(1, 86_400_000),
-        (
-            "A job whose start ended by no fault of its own waits this long before it is "
-            "queued again; each further such end doubles it."
-        ),
-        core=True,
-    ),
-    SettingRow(
-        "max_requeue_pause_ms", _integer(1, 86_400_000), "The longest such pause.", core=True
+        "The queues that the manager starts with; a higher rank goes first. `nodemgr "
+        "queue create` makes more.",
     ),
     SettingRow(
         "ageing_ms",
         _integer(0, 86_400_000),
         "A waiting request gains one point of rank in this time. 0: strictly by rank.",
-        core=True,
-    ),
-    SettingRow(
-        "offer_calm_ms",
-        _integer(0, 86_400_000),
-        "How long a GPU is idle and wanted by no request before an elastic task is offered it.",
-        core=True,
     ),
     SettingRow(
         "preempt_exempt_ms",
         _integer(0, 86_400_000),
-        (
-            "How long a best-effort task keeps its GPUs after it started or came back: until then "
-            "it is neither suspended nor ended for a latency-sensitive request. 0: it may go at "
-            "any moment."
-        ),
-        core=True,
+        "How long a best-effort task keeps its GPUs after it started or came back: until then "
+        "it is neither suspended nor ended for a latency-sensitive request. 0: it may go at "
+        "any moment.",
     ),
     SettingRow(
         "recall_ms",
         _integer(0, 86_400_000),
-        (
-            "How long an elastic task has to leave a recalled GPU before its processes there "
-            "are ended."
-        ),
-        core=True,
+        "How long an elastic task has to leave a recalled GPU before its processes there "
+        "are ended.",
     ),
     SettingRow(
         "backfill_depth",
         _integer(1, 10_000),
         "How many waiting requests are planned for behind one that cannot start.",
-        core=True,
     ),
     SettingRow(
-        "max_jobs",
-        _integer(1, 10_000_000),
-        "The most jobs of the node that have not ended.",
-        core=True,
+        "max_jobs", _integer(1, 10_000_000), "The most jobs of the node that have not ended."
     ),
     SettingRow(
         "max_env_jobs",
         _integer(1, 10_000_000),
         "The most jobs of one environment that have not ended.",
-        core=True,
     ),
     SettingRow(
         "max_env_job_bytes",
         _integer(2**20, 2**50),
         "The most that the store holds of one environment's jobs that have not ended.",
-        core=True,
     ),
     SettingRow(
         "max_cpu_jobs",
         _integer(1, 100_000),
         "The most jobs without a GPU that run at once on the node.",
-        core=True,
     ),
     SettingRow(
         "max_env_cpu_jobs",
         _integer(1, 100_000),
         "The most jobs of one environment without a GPU that run at once.",
-        core=True,
     ),
     SettingRow(
         "cpus_per_gpu",
         _integer(0, 65_536),
         "The processors of a job that names none (--cpus), for each of its GPUs; 0: no limit.",
-        core=True,
     ),
     SettingRow(
         "host_memory_per_gpu_bytes",
         _integer(0, 2**48),
-        (
-            "The host memory of a job that names none (--host-memory), for each of its GPUs; 0: no "
-            "limit."
-        ),
-        core=True,
+        "The host memory of a job that names none (--host-memory), for each of its GPUs; 0: no "
+        "limit.",
     ),
     SettingRow(
         "node_cpus",
         _integer(0, 65_536),
         "The processors that all jobs may reserve together; 0: all that the node has.",
-        core=True,
     ),
     SettingRow(
         "node_memory_bytes",
         _integer(0, 2**48),
         "The host memory that all jobs may reserve together; 0: all that the node has.",
-        core=True,
     ),
     SettingRow(
         "enforce",
         _choice(*fields.ENFORCE),
-        (
-            "The action against a process that bypasses its quota, if the quota "
-            "names none: see docs/memory.md."
-        ),
-        core=True,
-    ),
-    SettingRow(
-        "enforce_grace_ms",
-        _integer(0, 86_400_000),
-        "How long a process that is to be killed has to end by itself.",
-        core=True,
+        "The action against a process that bypasses its quota, if the quota "
+        "names none: see docs/memory.md.",
     ),
     SettingRow(
         "audit_tolerance_bytes",
         _integer(0, 2**48),
-        (
-            "The most that the driver may show of an environment's processes on a GPU beyond its "
-            "grant before a report: modules, local memory."
-        ),
-        core=True,
+        "The most that the driver may show of an environment's processes on a GPU beyond its "
+        "grant before a report: modules, local memory.",
     ),
 )
 BY_NAME = {option.name: option for option in OPTIONS}
@@ -622,7 +545,7 @@ def _parse(option: SettingRow, value: object, where: str) -> object:
     try:
         return option.kind.parse(value)
     except SettingsError as error:
-        raise SettingsError(messages.WRONG_SETTING(where=where, wrong=error)) from None
+        raise SettingsError(f"{where}: {error}", code="usage") from None
 
 
 def _line_of(text: str, key: str) -> int:
@@ -642,15 +565,23 @@ def _from_file(path: Path) -> dict[str, object]:
         text = path.read_text(encoding="utf-8")
         table: dict[str, Any] = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(messages.CONFIG_UNREADABLE(path=path, error=error)) from None
+        raise SettingsError(
+            f"{path} cannot be read ({error})",
+            "mend its rights, or name another file with --config",
+            "usage",
+        ) from None
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(messages.CONFIG_NOT_TOML(path=path, error=error)) from None
+        raise SettingsError(
+            f"{path} is no TOML ({error})", "mend that line of the file", "usage"
+        ) from None
     said = {}
     for key, value in table.items():
         where = f"{path}, line {_line_of(text, key)}"
         if key not in BY_NAME:
             raise SettingsError(
-                messages.UNKNOWN_SETTING(where=where, name=key, meant=did_you_mean(key, BY_NAME))
+                f"{where}: unknown setting {key!r}",
+                f"docs/settings.md lists all{did_you_mean(key, BY_NAME)}",
+                "usage",
             )
         said[key] = _parse(BY_NAME[key], value, f"{where}: {key}")
     return said
@@ -698,13 +629,22 @@ def load(
         rest.setdefault("cdi_dir", Path(str(rest["run_dir"])) / "cdi")
     settings = Settings(core=Config(**core), **rest)  # type: ignore[arg-type]
     if settings.run_dir == settings.state_dir:
-        raise SettingsError(messages.ONE_DIRECTORY(path=settings.run_dir))
+        raise SettingsError(
+            f"run_dir and state_dir are both {settings.run_dir}, and only the first is shown to "
+            "users",
+            "name two directories",
+            "usage",
+        )
     if settings.core.timeout_ms < 2 * settings.core.beat_ms:
         raise SettingsError(
-            messages.SHORT_TIMEOUT(
-                timeout_ms=settings.core.timeout_ms, beat_ms=settings.core.beat_ms
-            )
+            f"timeout_ms ({settings.core.timeout_ms}) must be at least twice beat_ms "
+            f"({settings.core.beat_ms}), else one late beat ends a task",
+            code="usage",
         )
     if settings.udp is not None and settings.udp[0] in ANYWHERE and settings.client_address is None:
-        raise SettingsError(messages.NO_CLIENT_ADDRESS(host=settings.udp[0]))
+        raise SettingsError(
+            f"udp listens on every address ({settings.udp[0]}), but clients must know one",
+            'say client_address = "HOST:PORT" (NODEMGR_CLIENT_ADDRESS)',
+            "usage",
+        )
     return settings

@@ -18,13 +18,14 @@ import os
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import SpokenError
 from nodemgr.core.model import job_ids
 from nodemgr.core.views.gpu_minutes import GpuMinute
 from nodemgr.edge.host import threads
@@ -36,7 +37,7 @@ from nodemgr.edge.store import (
     web_token_rows,
 )
 from nodemgr.edge.store.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
-from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
+from nodemgr.edge.store.history_rows import Bounds, HistoryRow, HistoryRows, PayloadRow
 from nodemgr.edge.store.migrations import StoreUnusable
 from nodemgr.edge.store.row_counts import RowCounts
 from nodemgr.edge.store.sample_rows import SampleRow
@@ -46,11 +47,11 @@ from nodemgr.messages import node as messages
 FILE_NAME = "state.db"
 RETAINED_EVENTS = 100_000
 RETAINED_RECORDS = 1_000_000
-TRIM_EVERY = 1_000
-"""Events and records are trimmed at multiples of this number: at most so many exceed the bound."""
 CHECKPOINT_BYTES = 4 * 2**20
 WAL_LIMIT_BYTES = 64 * 2**20
 """Beyond this a commit waits for the checkpoint, so that a late thread does not fill the disk."""
+WAL_CUT_BYTES = WAL_LIMIT_BYTES + 2 * CHECKPOINT_BYTES
+"""A log is cut off beyond this: to cut 32 MiB off takes a commit 6 ms of the processor."""
 WAL_WAIT_S = 0.5
 """Longest such wait, because it blocks the loop. If the disk is stuck, the log grows instead."""
 WAL_REST_S = 30.0
@@ -66,24 +67,20 @@ CHECKED = ("current", "meta", "events", "records", "history", "web_tokens", "sam
 Payloads are not: they may be gigabytes. The GPUs' use is not: no decision needs it.
 """
 REASONS = {
-    "SQLITE_FULL": messages.DISK_IS_FULL(),
+    "SQLITE_FULL": "the disk is full",
     "SQLITE_BUSY": messages.STORE_LOCKED(),
     "SQLITE_LOCKED": messages.STORE_LOCKED(),
-    "SQLITE_READONLY": messages.STORE_READ_ONLY(),
-    "SQLITE_IOERR": messages.DISK_FAILS(),
-    "SQLITE_CORRUPT": messages.STORE_DAMAGED(),
+    "SQLITE_READONLY": "the file is read-only",
+    "SQLITE_IOERR": "the disk answers with an I/O error",
+    "SQLITE_CORRUPT": "the database is damaged",
 }
 
 
 CLOCK_SEEN = "clock_ns"
 
 
-class StoreFailed(Exception):
+class StoreFailed(SpokenError):
     """A commit failed and the database is unchanged, or a read failed. One line."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 class RecordRow(NamedTuple):
@@ -207,9 +204,13 @@ class Store:
             self._cursor = self._db.cursor()
             """The cursor of all writes; `Connection.execute` would create one per statement."""
             self._history = HistoryRows(self._cursor, bounds or Bounds())
-            self._counts = RowCounts(self._cursor)
+            self._records = RowCounts(self._cursor, "records", "record_id")
+            self._events = RowCounts(self._cursor, "events", "sequence")
+            for counts in (self._records, self._events):
+                counts.of_envs()  # now, and not in a step
             self._reserve = DiskReserve(self.path, reserve_bytes)
-            self._db.execute(f"PRAGMA journal_size_limit = {self._reserve.log_bytes}")
+            cut_bytes = max(self._reserve.log_bytes, WAL_CUT_BYTES)
+            self._db.execute(f"PRAGMA journal_size_limit = {cut_bytes}")
             self._reserve.hold(self._db)
             self._log = LogIndex(self.path)
         except (sqlite3.Error, OSError) as error:
@@ -240,7 +241,7 @@ class Store:
         result = next((result for result in results if result != "ok"), None)
         if result is not None:
             self._db.close()
-            raise self._unusable(messages.DAMAGED_DATABASE(error=result))
+            raise self._unusable(f"the database is damaged ({result})")
 
     # -- writing --
 
@@ -281,7 +282,7 @@ class Store:
         It takes no room of the reserve and waits for no other program. It is no numbered commit.
         """
         if self._reserve.is_low():
-            raise StoreFailed(messages.DISK_RESERVED(path=self.path))
+            raise StoreFailed(f"{self.path}: the rest of the disk is kept for grants and releases")
         try:
             self._db.execute("PRAGMA busy_timeout = 0")
             if self._durable:
@@ -312,7 +313,8 @@ class Store:
         with contextlib.suppress(sqlite3.Error):
             self._db.rollback()
         self._history.forget_sums()
-        self._counts.forget()
+        self._records.forget()
+        self._events.forget()
 
     def _begin_log_anew(self) -> None:
         """On a full disk: checkpoints the log.
@@ -372,15 +374,17 @@ class Store:
             gone = [row for row, value in batch.current.items() if value is None]
             self._cursor.executemany("DELETE FROM current WHERE kind = ? AND key = ?", gone)
         for record in batch.records:
-            execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", record)
-            self._counts.add("records", 1)
-            if record.record_id % TRIM_EVERY == 0:
-                self._trim("records", "record_id", RETAINED_RECORDS)
+            changed = "UPDATE records SET granted_wall_ns = ?, value = ? WHERE record_id = ?"
+            at = (record.granted_wall_ns, record.value, record.record_id)
+            if not execute(changed, at).rowcount:
+                execute("INSERT INTO records VALUES (?, ?, ?, ?)", record)
+                self._records.add(record.env, 1)
         if events := batch.events:
             self._cursor.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", events)
-            self._counts.add("events", len(events))
-            if (events[0].sequence - 1) // TRIM_EVERY != events[-1].sequence // TRIM_EVERY:
-                self._trim("events", "sequence", RETAINED_EVENTS)
+            for env, count in Counter(event.env for event in events).items():
+                self._events.add(env, count)
+        self._records.trim(RETAINED_RECORDS, len(batch.records))
+        self._events.trim(RETAINED_EVENTS, len(batch.events))
         if batch.history or batch.payloads or batch.specs:
             self._write_jobs(batch)
         if batch.web_tokens:
@@ -400,15 +404,8 @@ class Store:
         And some of the GPUs' use.
         """
         gpu_minute_rows.make_way(self._cursor)
-        for table, number, count in (
-            ("events", "sequence", len(batch.events)),
-            ("records", "record_id", len(batch.records)),
-        ):
-            newest = f"(SELECT coalesce(max({number}), 0) FROM {table}) - {RETAINED_WHEN_TIGHT}"
-            oldest = (
-                f"SELECT {number} FROM {table} WHERE {number} < {newest} ORDER BY {number} LIMIT ?"
-            )
-            self._cursor.execute(f"DELETE FROM {table} WHERE {number} IN ({oldest})", (2 * count,))
+        for counts, added in ((self._events, batch.events), (self._records, batch.records)):
+            counts.drop(min(2 * len(added), counts.total() - RETAINED_WHEN_TIGHT))
         self._history.make_way(
             sum(2 * row.size_bytes for row in batch.history.values() if row is not None)
         )
@@ -422,35 +419,12 @@ class Store:
                 history.remove(job_id)
                 continue
             history.put(row)
-            if (number := self._cursor.lastrowid) is not None and number % TRIM_EVERY == 0:
-                history.trim_count()
         for spec_id, env in batch.specs.items():
             if env is None:
                 history.take_payload_up(spec_id)
             else:
                 history.let_payload_go(spec_id, env)
         history.trim({row.env for row in batch.history.values() if row is not None})
-
-    def _trim(self, table: str, number: str, most: int) -> None:
-        """Delete the oldest rows of the env with most rows, repeatedly.
-
-        A flood of one env thus spares the other envs.
-        """
-        execute = self._cursor.execute
-        excess = self._counts.beyond(table, most)
-        if not excess:
-            return
-        excess += most // TRIM_SHARE
-        while excess > 0:
-            fullest = execute(
-                f"SELECT env, count(*) FROM {table} GROUP BY env ORDER BY 2 DESC LIMIT 2"
-            ).fetchall()
-            (env, most), (_, next_most) = (*fullest, ("", 0))[:2]
-            count = min(excess, max(most - next_most, (excess + 1) // 2))
-            oldest = f"SELECT {number} FROM {table} WHERE env = ? ORDER BY {number} LIMIT ?"
-            excess -= execute(
-                f"DELETE FROM {table} WHERE {number} IN ({oldest})", (env, count)
-            ).rowcount
 
     # -- the log --
 

@@ -16,8 +16,6 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from nodemgr.messages import node as messages
-
 PAGE_BYTES = 4_096
 FRAME_BYTES = PAGE_BYTES + 24
 SHARE_OF_DISK = 20
@@ -77,8 +75,10 @@ class DiskReserve:
         spare_bytes = max(0, free_pages(db) - self.pages) * PAGE_BYTES
         if needed_bytes <= min(spare_bytes, self.log_bytes // 4) and spare_bytes >= self.log_bytes:
             return None
-        return messages.LAST_OF_DISK(
-            directory=self._path.parent, free=_mib(free_bytes), reserve=_mib(self.bytes)
+        return (
+            f"the disk of {self._path.parent} has {_mib(free_bytes)} free, and its last "
+            f"{_mib(self.bytes)} are kept for grants and releases (disk_reserve_bytes): try again "
+            "when space was freed there"
         )
 
 

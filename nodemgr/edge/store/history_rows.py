@@ -10,16 +10,15 @@ again after a transaction that failed.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from nodemgr.edge.store.row_counts import RowCounts
+from nodemgr.edge.store.row_counts import AT_ONCE, RowCounts, from_the_fullest
 
 RETAINED_ROWS = 100_000
-TRIM_SHARE = 50
-"""1/TRIM_SHARE of a bound is freed at once."""
 ROW_BYTES = 400
 """The bytes of a row beside its texts: its columns, and its places in the indices."""
 COLUMNS = "job_id, env, ended_wall_ns, state, command, ran_ms, key, spec_id, size_bytes, value"
@@ -74,8 +73,9 @@ class HistoryRows:
             payload_bytes=min(bounds.payload_bytes, bounds.env_bytes // 2)
         )
         self._row_bytes: Counter[str] | None = None
-        self._rows = RowCounts(cursor)
+        self._rows = RowCounts(cursor, "history", "number")
         self._payload_bytes: Counter[str] = Counter()
+        _ = self._sums, self._rows.of_envs()  # now, and not in a step
 
     def forget_sums(self) -> None:
         self._row_bytes = None
@@ -98,11 +98,11 @@ class HistoryRows:
     def put(self, row: HistoryRow) -> None:
         self.remove(row.job_id)
         self._sums[row.env] += row.size_bytes
-        self._rows.add("history", 1)
         columns = (*row[:-1], row.size_bytes, row.value)
         self._cursor.execute(
             f"INSERT INTO history ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", columns
         )
+        self._rows.add(row.env, 1)
 
     def remove(self, job_id: str) -> None:
         """A job that is not there: nothing.
@@ -115,7 +115,7 @@ class HistoryRows:
         if found is not None:
             self._sums[found[0]] -= found[1]
             self._cursor.execute("DELETE FROM history WHERE job_id = ?", (job_id,))
-            self._rows.add("history", -1)
+            self._rows.add(found[0], -1)
 
     def add_payload(self, row: PayloadRow) -> None:
         size_bytes = len(row.cwd) + len(row.value)
@@ -168,47 +168,20 @@ class HistoryRows:
                 self._drop_payloads(env, self._payload_bytes[env] - bounds.payload_bytes)
             excess_bytes = sums[env] + self._payload_bytes[env] - bounds.env_bytes
             if excess_bytes > 0:
-                self._drop_rows(env, excess_bytes + bounds.env_bytes // TRIM_SHARE)
+                self._drop_rows(env, excess_bytes)
         total_bytes = sums.total() + self._payload_bytes.total()
         if total_bytes > bounds.all_bytes:
-            self._from_the_fullest(
-                total_bytes - bounds.all_bytes + bounds.all_bytes // TRIM_SHARE,
-                self._bytes_of,
-                self._drop_rows,
-            )
+            from_the_fullest(total_bytes - bounds.all_bytes, self._bytes_of, self._drop_rows)
+        excess = self._rows.total() - RETAINED_ROWS
+        if excess >= AT_ONCE:
+            from_the_fullest(excess, self._rows.of_envs, self._drop_count)
 
     def make_way(self, size_bytes: int) -> None:
         """Makes room for this number of bytes."""
-        if size_bytes > 0:
-            self._from_the_fullest(size_bytes, self._bytes_of, self._drop_rows)
-
-    def trim_count(self) -> None:
-        """The same by the number of rows."""
-        excess = self._rows.beyond("history", RETAINED_ROWS)
-        if excess:
-            self._from_the_fullest(
-                excess + RETAINED_ROWS // TRIM_SHARE, self._counts, self._drop_count
-            )
+        from_the_fullest(size_bytes, self._bytes_of, self._drop_rows)
 
     def _bytes_of(self) -> Counter[str]:
         return self._sums + self._payload_bytes
-
-    def _counts(self) -> Counter[str]:
-        return Counter(
-            dict(self._cursor.execute("SELECT env, count(*) FROM history GROUP BY env").fetchall())
-        )
-
-    @staticmethod
-    def _from_the_fullest(
-        excess: int, counted: Callable[[], Counter[str]], drop: Callable[[str, int], int]
-    ) -> None:
-        """Again and again: a flood cannot displace the other environments' history."""
-        while excess > 0:
-            (env, most), (_, next_most) = (*counted().most_common(2), ("", 0), ("", 0))[:2]
-            dropped = drop(env, min(excess, max(most - next_most, (excess + 1) // 2)))
-            if dropped <= 0:
-                return
-            excess -= dropped
 
     def _drop_payloads(self, env: str, excess_bytes: int) -> None:
         gone = []
@@ -250,16 +223,16 @@ class HistoryRows:
 
     def _drop(self, env: str, rows: list[tuple[int, int, str]]) -> None:
         """Deletes rows, with payloads that no other row names."""
-        execute = self._cursor.execute
-        for number, size_bytes, spec_id in rows:
-            self._sums[env] -= size_bytes
-            execute("DELETE FROM history WHERE number = ?", (number,))
-            named = execute(
-                "SELECT 1 FROM history WHERE spec_id = ? LIMIT 1", (spec_id,)
-            ).fetchone()
-            found = execute(
-                "SELECT env, size_bytes FROM payloads WHERE spec_id = ? AND env IS NOT NULL",
-                (spec_id,),
-            ).fetchone()
-            if named is None and found is not None:
-                self._drop_payload(found[0], spec_id, found[1])
+        self._sums[env] -= sum(size_bytes for _, size_bytes, _ in rows)
+        self._rows.add(env, -len(rows))
+        self._cursor.executemany(
+            "DELETE FROM history WHERE number = ?", [(number,) for number, *_ in rows]
+        )
+        left = (
+            "SELECT env, spec_id, size_bytes FROM payloads AS left WHERE env IS NOT NULL"
+            " AND spec_id IN (SELECT value FROM json_each(?))"
+            " AND NOT EXISTS (SELECT 1 FROM history WHERE spec_id = left.spec_id)"
+        )
+        specs = json.dumps(sorted({spec_id for *_, spec_id in rows}))
+        for owner, spec_id, size_bytes in self._cursor.execute(left, (specs,)).fetchall():
+            self._drop_payload(owner, spec_id, size_bytes)

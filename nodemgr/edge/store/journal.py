@@ -20,6 +20,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from client_plugin.messages.form import notice, stated
 from nodemgr.core.model import array_rows, encoding, job_ids
 from nodemgr.core.model.effects import Publish, Save
 from nodemgr.core.model.entities import MS, Ended, Job, JobPayload, JobState, Record
@@ -41,8 +42,6 @@ from nodemgr.edge.store.database import (
 from nodemgr.edge.store.history_rows import HistoryRow, PayloadRow
 from nodemgr.edge.store.sample_rows import SampleRow
 from nodemgr.edge.store.web_token_rows import WebTokenRow
-from nodemgr.messages import manager_log as log
-from nodemgr.messages import node as messages
 
 SCHEMA_VERSION = 1
 MARK_NAME = "state.db-mark"
@@ -182,7 +181,9 @@ class Journal:
         if (refusal is not None) is not self._is_low:
             self._is_low = refusal is not None
             stderr_log.say(
-                log.JOBS_TAKEN_AGAIN() if refusal is None else log.JOBS_REFUSED(why=refusal)
+                notice("jobs are taken again")
+                if refusal is None
+                else stated(f"jobs are refused: {refusal}", "make room on the disk of --state-dir")
             )
             (
                 self.note("store.low", error=refusal)
@@ -276,7 +277,12 @@ class Journal:
         if (fault is not None) is not self._drops_minutes:
             self._drops_minutes = fault is not None
             stderr_log.say(
-                log.USE_RECORDED_AGAIN() if fault is None else log.USE_NOT_RECORDED(error=fault)
+                notice("the use of the GPUs is recorded again")
+                if fault is None
+                else stated(
+                    f"the use of the GPUs is not recorded: {fault}",
+                    "make room on the disk of --state-dir, or repair it",
+                )
             )
 
     def _commit(
@@ -346,7 +352,11 @@ class Journal:
 
     def _begin_failing(self, fault: str) -> None:
         self.fault = fault
-        stderr_log.say(log.STORE_NOT_WRITTEN(error=fault))
+        stderr_log.say(
+            f"the store cannot be written: {fault}; nothing is granted until it can, releases and "
+            "running tasks go on",
+            "make room on the disk of --state-dir, or repair it",
+        )
         self.note("store.failed", error=fault)
         for notify in self._on_failure:
             notify()
@@ -364,7 +374,7 @@ class Journal:
             return False
         self._pending = CommitBatch.empty()
         self.fault = None
-        stderr_log.say(log.STORE_WRITTEN_AGAIN())
+        stderr_log.say("the store can be written again")
         self.note("store.recovered")
         for notify in self._on_recovery:
             notify()
@@ -399,7 +409,14 @@ class Journal:
         return self._store.web_tokens()
 
     def events(self, since: int | None, limit: int) -> list[Any]:
-        return [json.loads(text) for text in self._store.events(since, limit)]
+        """Those after `since`, the first `limit`; None: the last ones.
+
+        Those that wait in memory while the store fails count, too.
+        """
+        texts = list(self._store.events(since, limit))
+        held = [row.value for row in self._pending.events if since is None or row.sequence > since]
+        texts = [*texts, *held][-limit:] if since is None else [*texts, *held][:limit]
+        return [json.loads(text) for text in texts]
 
     def records(
         self, env: str | None, since_wall_ns: int, limit: int = RETAINED_RECORDS
@@ -629,10 +646,18 @@ def lost(reached: Reached, there: Reached) -> str:
     if events <= 0:
         return ""
     count = "its last event" if events == 1 else f"its last {events} events"
-    said = messages.EVENTS_LOST(events=count)
+    said = (
+        f"state.db lacks {count} of before this start: its log was damaged, or it is an older copy"
+    )
     first, last = there.jobs + 1, reached.jobs
     if first > last:
         return said
     if first == last:
-        return messages.JOB_LOST(lost=said, job=f"j{first}")
-    return messages.JOBS_LOST(lost=said, first=f"j{first}", last=f"j{last}")
+        return (
+            f"{said}; job j{first} was submitted and is not known any more: submit it again, "
+            "unless it runs"
+        )
+    return (
+        f"{said}; jobs j{first} to j{last} were submitted and are not known any more: submit again "
+        "those that do not run"
+    )

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from client_plugin.messages.form import MessageLine, stated
+from client_plugin.messages.form import SpokenError
 from nodemgr.messages import node as messages
 
 Migration = Callable[[sqlite3.Connection], None]
@@ -62,15 +62,11 @@ CREATE INDEX samples_of_env ON samples (env, number);
 """In `payloads`, an env stands when the last job has ended: `ended` is its number in `history`."""
 
 
-class StoreUnusable(Exception):
+class StoreUnusable(SpokenError):
     """The manager cannot start on this database.
 
     The message has the remedy. The file is unchanged.
     """
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 def _tables(db: sqlite3.Connection) -> None:
@@ -261,18 +257,18 @@ def _version(db: sqlite3.Connection, path: Path, own: Lineage) -> int | None:
     if not count:
         return None
     if _number(db, "PRAGMA application_id") != own.application_id:
-        raise StoreUnusable(messages.STORE_UNUSABLE(path=path, why=messages.OTHERS_DATABASE()))
+        raise StoreUnusable(
+            messages.STORE_UNUSABLE(path=path, why="this is another program's database")
+        )
     version = _number(db, "PRAGMA user_version")
     if version in own.unnumbered:
         return 0
     latest = len(own.migrations)
     if version > latest:
         raise StoreUnusable(
-            stated(
-                f"{path} was written by a later version of nodemgr (store {version}; this version "
-                f"reads up to {latest})",
-                f"install that version again, or {_way_back(path, latest)}",
-            )
+            f"{path} was written by a later version of nodemgr (store {version}; this version "
+            f"reads up to {latest})",
+            f"install that version again, or {_way_back(path, latest)}",
         )
     return version
 
@@ -280,10 +276,10 @@ def _version(db: sqlite3.Connection, path: Path, own: Lineage) -> int | None:
 def _way_back(path: Path, latest: int) -> str:
     usable = [copy for number, copy in _copies(path) if number <= latest]
     if not usable:
-        return "put a backup of an earlier version in its place (docs/admins.md, Upgrade)"
+        return "put a backup of an earlier version in its place (docs/admins/operation.md, Upgrade)"
     return (
-        f"put {usable[-1]} in its place, which is as it was before the upgrade (docs/admins.md, "
-        "Upgrade)"
+        f"put {usable[-1]} in its place, which is as it was before the upgrade "
+        "(docs/admins/operation.md, Upgrade)"
     )
 
 
@@ -301,12 +297,9 @@ def _copy(db: sqlite3.Connection, path: Path, version: int) -> None:
     disk = os.statvfs(path.parent)
     if (free := disk.f_bavail * disk.f_frsize) < 2 * size:
         raise StoreUnusable(
-            stated(
-                f"an upgrade first copies {path} and needs {2 * size} bytes there, but {free} are "
-                "free",
-                "free the disk, or copy it elsewhere and start once with `nodemgr serve "
-                "--no-store-copy`",
-            )
+            f"an upgrade first copies {path} and needs {2 * size} bytes there, but {free} are free",
+            "free the disk, or copy it elsewhere and start once with `nodemgr serve "
+            "--no-store-copy`",
         )
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with contextlib.closing(sqlite3.connect(part)) as copy:

@@ -32,7 +32,7 @@ def go_on(clock: Clock, journal: ClockFacts) -> bool:
     same_boot = bool(boots) and boots[-1][0] == boot
     if not same_boot:
         last = [event["monotonic_ns"] for event in journal.events(None, 1)]
-        seen_ns = max(int(facts.get(CLOCK_SEEN, -1)), *last) if boots else -1
+        seen_ns = max([int(facts.get(CLOCK_SEEN, -1)), *last]) if boots else -1
         boots = [*boots[-MAX_BOOTS + 1 :], [boot, seen_ns + 1]]
         journal.remember(BOOTS, json.dumps(boots))
     clock.go_on(tuple(began_ns for _, began_ns in boots))

@@ -24,14 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import SpokenError
 from nodemgr.core.model import encoding, job_ids
 from nodemgr.core.model.array_rows import element
 from nodemgr.core.model.entities import Ended
 from nodemgr.core.views.gpu_minutes import MAX_STEPS, MINUTE_S, Steps, steps
 from nodemgr.edge.host import threads
 from nodemgr.edge.store import gpu_minute_rows
-from nodemgr.messages import node as messages
 
 BUSY_MS = 1_000
 MAX_QUESTIONS = 8
@@ -119,12 +118,8 @@ WHERE job_id = :job OR (job_id >= :job || '.' AND job_id < :job || '/')
 FIRST = "SELECT min(granted_wall_ns), min(json_extract(value, '$.granted_ns')) FROM records"
 
 
-class PastFault(Exception):
+class PastFault(SpokenError):
     """The history could not be read. One line."""
-
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
 
 
 class AttemptOutcome(NamedTuple):
@@ -167,7 +162,11 @@ class HistoryReader:
         `owner`: the name of the environment that asks.
         """
         if self._waiting[owner] >= MAX_QUESTIONS:
-            then(PastFault(messages.MANY_QUESTIONS(limit=MAX_QUESTIONS)))
+            then(
+                PastFault(
+                    f"{MAX_QUESTIONS} such questions are waiting already: try again in a moment"
+                )
+            )
             return
         self._waiting[owner] += 1
         self._questions.append((owner, question, then))
@@ -187,9 +186,9 @@ class HistoryReader:
             ) as db:
                 result = question(HistoryQuery(db))
         except (sqlite3.Error, encoding.EncodingError) as error:
-            result = PastFault(messages.PAST_UNREADABLE(error=error))
+            result = PastFault(f"the store's past cannot be read ({error})")
         except Exception as error:  # an answer is owed in any case
-            result = PastFault(messages.PAST_INTERNAL_FAULT(error=repr(error)))
+            result = PastFault(f"internal fault: {error!r}")
         with contextlib.suppress(RuntimeError):  # the manager has ended meanwhile
             self._loop.call_soon_threadsafe(self._answered, owner, then, result)
 

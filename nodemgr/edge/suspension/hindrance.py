@@ -6,16 +6,19 @@ which may be refused by the driver all the same (shared or managed memory).
 
 from __future__ import annotations
 
-from client_plugin.messages.form import MessageLine
 from nodemgr.edge.suspension.driver_calls import FIRST_VERSION
 from nodemgr.messages import suspension as messages
 
 
-def hindrance(cuda_version: int | None, *, has_mps: bool) -> MessageLine | None:
+def hindrance(cuda_version: int | None, *, has_mps: bool) -> str | None:
     """Why no process can be suspended; None: the driver is asked for each.
 
     `cuda_version`: as NVML names it, 12080 for 12.8; None: unknown.
     """
     if cuda_version is not None and cuda_version < FIRST_VERSION:
         return messages.OLD_DRIVER()
-    return messages.MPS_RUNS() if has_mps else None
+    return (
+        "the control daemon of MPS runs, and the driver cannot suspend processes that use it"
+        if has_mps
+        else None
+    )

@@ -46,6 +46,17 @@ def shortage(needs: Mapping[int, int], meminfo: Path = MEMINFO) -> HostShortage 
 
 def free_of_node(meminfo: Path = MEMINFO) -> int | None:
     """MemAvailable, less a reserve; None: unknown."""
+    found = _total_and_free(meminfo)
+    return None if found is None else max(0, found[1] - found[0] // NODE_RESERVE)
+
+
+def most_of_node(meminfo: Path = MEMINFO) -> int | None:
+    """The same of a node without other work."""
+    found = _total_and_free(meminfo)
+    return None if found is None else found[0] - found[0] // NODE_RESERVE
+
+
+def _total_and_free(meminfo: Path) -> tuple[int, int] | None:
     try:
         rows = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
         total_bytes, free_bytes = (
@@ -53,7 +64,7 @@ def free_of_node(meminfo: Path = MEMINFO) -> int | None:
         )
     except (OSError, KeyError, ValueError, IndexError):
         return None
-    return max(0, free_bytes - total_bytes // NODE_RESERVE)
+    return total_bytes, free_bytes
 
 
 def free_of_group(directory: Path) -> int | None:

@@ -20,7 +20,6 @@ from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.module_path import command
 from nodemgr.edge.suspension.driver_file import LIBRARY, driver_file
 from nodemgr.edge.suspension.order_lines import MAX_LINE_BYTES, LineError, Order, OrderEnd
-from nodemgr.messages import manager_log as log
 
 LOCK_FILE = "suspension.lock"
 MAX_TRIES = 5
@@ -83,7 +82,10 @@ class Suspender:
                 self._loop.add_reader(self._control.fileno(), self._readable)
             self._control.send(self._orders[0].line().encode())
         except OSError as error:
-            stderr_log.say(log.SUSPENSION_UNREACHABLE(error=error))
+            stderr_log.say(
+                f"the suspension process cannot be reached ({error}); another one continues the "
+                "order"
+            )
             self._died()
 
     def _readable(self) -> None:
@@ -108,7 +110,8 @@ class Suspender:
         self._tries += 1
         order = self._orders[0]
         stderr_log.say(
-            log.SUSPENSION_ENDED(verb=order.verb, task=order.task_id, limit=MAX_TRIES - 1)
+            f"the suspension process has ended in the order {order.verb} {order.task_id}; another "
+            f"one continues it, {MAX_TRIES - 1} times at most"
         )
         if self._tries < MAX_TRIES:
             self._retry = self._loop.call_later(RETRY_S * (self._tries - 1), self._send)

@@ -12,7 +12,7 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodemgr.core.lifecycle import queue_settings
 from nodemgr.core.model.causes import WaitCause
@@ -89,7 +89,7 @@ class MetricValues:
         while missing := {whose for whose, _ in self._asked} - texts.keys():
             whose = missing.pop()
             envs = sorted(self._daemon.state.envs) if whose is None else [whose]
-            values = yield from env_values(self._daemon, envs)
+            values = yield from env_values(self._daemon, self._views.readings().jobs, envs)
             texts[whose] = JsonText(_to_text({**self._public, **values}))
         return texts
 
@@ -269,19 +269,41 @@ def _resident_bytes() -> int:
         return int(file.read().split()[1]) * PAGE_BYTES
 
 
-def env_values(daemon: Daemon, envs: list[str]) -> Work[dict[str, SampleRows]]:
-    """Of these environments by name, as far as MAX_ENVS allows and there are such."""
+def _of_jobs(daemon: Daemon, jobs: Mapping[str, NamedTuple]) -> dict[str, Counter[str]]:
+    """By env, the sums over its jobs that run in cgroups."""
     sums: dict[str, Counter[str]] = {}
+    for job_id, use in jobs.items():
+        job = daemon.state.jobs.get(job_id)
+        if job is not None:
+            sums.setdefault(job.env, Counter()).update(use._asdict())
+    return sums
+
+
+def env_values(
+    daemon: Daemon, running: Mapping[str, NamedTuple], envs: list[str]
+) -> Work[dict[str, SampleRows]]:
+    """Of these environments by name, as far as MAX_ENVS allows and there are such."""
+    sums: dict[str, dict[str, float]] = {}
     waiting = Counter(request.env for request in daemon.state.requests.values())
+    of_jobs = _of_jobs(daemon, running)
     for number, env in enumerate(envs):
         if number and number % TURN_ENVS == 0:
             yield
         if env not in daemon.state.envs:
             continue
         label = env if number < MAX_ENVS else OTHERS
-        for name, value in _env(daemon, env, waiting.get(env, 0)).items():
+        jobs = of_jobs.get(env, Counter())
+        values: dict[str, float | None] = {
+            **_env(daemon, env, waiting.get(env, 0)),
+            "nodemgr_env_jobs_cpu_seconds": jobs["cpu_ms"] / 1_000,
+            "nodemgr_env_jobs_host_memory_bytes": jobs["memory_bytes"],
+            "nodemgr_env_jobs_read_bytes": jobs["read_bytes"],
+            "nodemgr_env_jobs_written_bytes": jobs["written_bytes"],
+        }
+        for name, value in values.items():
             if value is not None:
-                sums.setdefault(name, Counter())[label] += value
+                row = sums.setdefault(name, {})
+                row[label] = row.get(label, 0) + value
     return {name: [([env], value) for env, value in row.items()] for name, row in sums.items()}
 
 

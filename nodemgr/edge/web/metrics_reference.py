@@ -47,7 +47,8 @@ LABELS = {
 HEAD = """# Metrics for Prometheus
 
 `nodemgr serve --web HOST:PORT` serves `/metrics` on the same port, in Prometheus' text format.
-[admins.md](admins.md#prometheus) has the configuration of a scraper, the dashboard and the alerts.
+[admins/reference.md](admins/reference.md#prometheus) has the configuration of a scraper, the
+dashboard and the alerts.
 
 - Without a token, the metrics name no environment, user, command, task or job.
 - An administrator's token adds the metrics with the label `env`. An environment's token adds those

@@ -1,8 +1,8 @@
-"""The page process as the manager starts it: its socket, its address, its starter.
+"""The page process as the manager starts it: its socket, its address, its end.
 
-Knows: the directory RUN/web, which user the page process becomes, how a starter is forked and
-replaced. Must not know: views, tokens. Root without the right to become other users (the service)
-starts nothing: the service nodemgr-web runs the page process.
+Knows: the directory RUN/web, which user the page process becomes, how an earlier one ends. Must not
+know: views, tokens. Root without the right to become other users (the service) starts nothing: the
+service nodemgr-web runs the page process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import grp
 import json
 import os
@@ -18,23 +17,28 @@ import pwd
 import select
 import signal
 import socket
-import sys
+import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from client_plugin.messages.form import MessageLine
+from client_plugin.messages.form import SpokenError
 from nodemgr.edge.host import privileges, stderr_log
 from nodemgr.edge.host.module_path import command
 from nodemgr.edge.host.rundir import PAGE_GROUP, VIEWS_SOCKET, RunDirError, check_socket_path
+from nodemgr.edge.kernel.processes import is_alive, pid_of, process_key, start_ticks
 from nodemgr.edge.page import address as addresses
-from nodemgr.messages import manager_log as log
-from nodemgr.messages import web as messages
+from nodemgr.edge.page.address import END, GO, ByHand
+from nodemgr.paths import installed_version
 
-STARTER_FILE = "web/starter"
-"""Locked while a starter is kept; it holds the PID of the one that runs."""
+PAGE_FILE = "web/page"
+"""The key of the page process, for the next manager, if this one is lost.
+
+Of one that was started by hand a second line has its settings (address.ByHand) as JSON.
+"""
 CAP_SETUID = 7
-END = b"end"
+NOTHING: Mapping[str, Any] = {}
 REAP_TIMEOUT_S = 0.1
 END_TIMEOUT_S = 5.0
 FREE_TIMEOUT_S = 5.0
@@ -43,35 +47,49 @@ RETRY_S = 0.01
 DYNAMIC_UIDS = range(61_184, 65_520)
 """The users that systemd gives to services for the time that they run."""
 DYNAMIC_DIR = Path("/run/systemd/dynamic-uid")
-MODULE = "nodemgr.edge.page.starter"
+MODULE = "nodemgr.edge.page.process"
 
 
-class PageHostFault(Exception):
+class PageHostFault(SpokenError):
     """The page cannot be served. One line."""
 
-    def __init__(self, line: MessageLine) -> None:
-        super().__init__(line)
-        self.line = line
+
+class Child(NamedTuple):
+    """The page process that the manager has started."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
 
 
 class PageHost:
-    """The page process, as far as the manager holds it."""
+    """The page process, as far as the manager holds it. Without a page: a host of nothing."""
 
     def __init__(
-        self, listener: socket.socket, url: str, control: socket.socket | None = None, pid: int = 0
+        self,
+        url: str | None = None,
+        told: Mapping[str, Any] = NOTHING,
+        uid: int | None = None,
+        group: int | None = None,
+        child: Child | None = None,
     ) -> None:
-        self.listener = listener
-        """For view_server.py."""
-        self.url = url
-        self._control = control
-        self._pid = pid
+        """`told`: the answer to its `hello`. `uid`, `group`: those that may open the socket."""
+        self.url, self.told = url, told
+        self._uid, self._group = uid, group
+        self._child = child
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     def begin(
-        cls, run_dir: Path, address: tuple[str, int], names: tuple[str, ...], base: str
+        cls, run_dir: Path, address: tuple[str, int] | None, names: tuple[str, ...], base: str
     ) -> PageHost:
-        """Called in a process that has all its rights and no threads. Raises PageHostFault."""
+        """Called in a process that has all its rights and no threads. Raises PageHostFault.
+
+        `address`: None: there is no page, and that of an earlier manager ends.
+        """
+        if address is None:
+            end_earlier(run_dir)
+            (run_dir / VIEWS_SOCKET).unlink(missing_ok=True)
+            return cls()
         directory = (run_dir / VIEWS_SOCKET).parent
         directory.mkdir(mode=0o711, exist_ok=True)
         directory.chmod(0o711)
@@ -79,98 +97,128 @@ class PageHost:
             check_socket_path(run_dir / VIEWS_SOCKET)
         except RunDirError as error:
             raise PageHostFault(error.line) from None
-        wait_s = FREE_TIMEOUT_S if (run_dir / STARTER_FILE).exists() else 0.0
+        is_root, told = os.geteuid() == 0, hello(address, names, base)
+        has_unit = is_root and not privileges.held() >> CAP_SETUID & 1
+        other = None if has_unit else by_hand(run_dir, told)
+        if other is not None:
+            return cls(other.url, told, other.uid)
+        wait_s = FREE_TIMEOUT_S if (run_dir / PAGE_FILE).exists() else 0.0
         end_earlier(run_dir)
-        is_root = os.geteuid() == 0
-        if is_root and not privileges.held() >> CAP_SETUID & 1:
-            url = f"http://{address[0]}:{address[1]}{base}"
-            return cls(_bind(run_dir / VIEWS_SOCKET, group=_service_group()), url)
+        if has_unit:
+            return cls(f"http://{address[0]}:{address[1]}{base}", told, group=_service_group())
         uid = free_uid(run_dir) if is_root else None
-        listener = _bind(run_dir / VIEWS_SOCKET, uid=uid)
         try:
             listeners = _listen(address, wait_s)
-            url, control, pid = _start(run_dir, listeners, uid, names, base)
+            url, child = _start(run_dir, listeners, uid, names, base)
         except OSError as error:
-            listener.close()
             raise PageHostFault(
-                messages.PAGE_UNBOUND(host=address[0], port=address[1], error=error.strerror)
+                f"the web page cannot listen on {address[0]}:{address[1]} ({error.strerror})",
+                "name another address with --web",
             ) from None
-        return cls(listener, url, control, pid)
+        return cls(url, told, uid, child=child)
 
-    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Reports the end of the starter and of the process that replaces it."""
-        if self._control is not None:
+    def go_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Has the process serve, and reports its end; it is not started again."""
+        if self._child is not None:
+            with contextlib.suppress(OSError):
+                self._child.control.send(GO)
             self._loop = loop
-            loop.add_reader(self._control.fileno(), self._ended)
+            loop.add_reader(self._child.control.fileno(), self._ended, self._child)
 
-    def _ended(self) -> None:
-        assert self._loop is not None
-        assert self._control is not None
-        self._loop.remove_reader(self._control.fileno())
-        self._loop = None
-        self._reap(REAP_TIMEOUT_S)
-        stderr_log.say(log.PAGE_IS_OVER())
+    def let_in(self, path: Path) -> None:
+        """Only that user, or the members of that group, can connect (and the manager's user)."""
+        path.chmod(0o600 if self._group is None else 0o660)
+        if self._uid is not None:
+            os.chown(path, self._uid, self._uid)
+        if self._group is not None:
+            os.chown(path, -1, self._group)
+
+    def _ended(self, child: Child) -> None:
+        self._forget(child)
+        how = _reaped(child, REAP_TIMEOUT_S)
+        stderr_log.say(
+            f"the web page's process has ended{how}; no task and no job is lost",
+            "start it again: nodemgr web page",
+        )
 
     def close(self) -> None:
         """The page ends with a manager that ends cleanly."""
-        self.listener.close()
-        if self._control is None:
-            return
+        child = self._child
+        if child is not None:
+            self._forget(child)
+            with contextlib.suppress(OSError):
+                child.control.send(END)
+            child.control.close()
+            _reaped(child, END_TIMEOUT_S)
+
+    def _forget(self, child: Child) -> None:
         if self._loop is not None:
-            self._loop.remove_reader(self._control.fileno())
-        with contextlib.suppress(OSError):
-            self._control.send(END)
-        self._control.close()
-        self._reap(END_TIMEOUT_S)
-
-    def _reap(self, timeout_s: float) -> None:
-        """A process that ends closes its sockets a moment before it can be reaped."""
-        with contextlib.suppress(OSError):  # it has ended, and was reaped
-            watched = os.pidfd_open(self._pid)
-            select.select([watched], [], [], timeout_s)
-            os.close(watched)
-            os.waitpid(self._pid, os.WNOHANG)
+            self._loop.remove_reader(child.control.fileno())
+            self._loop = None
 
 
-def clear(run_dir: Path) -> None:
-    """This manager serves no page: an earlier one's ends, and the service starts none."""
-    end_earlier(run_dir)
-    (run_dir / VIEWS_SOCKET).unlink(missing_ok=True)
+def _reaped(child: Child, timeout_s: float) -> str:
+    """The way in which it ended, if that is known.
+
+    A process that ends closes its sockets a moment before it can be reaped.
+    """
+    try:
+        code = child.process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return ""
+    return f" (exit {code})" if code >= 0 else f" ({signal.Signals(-code).name})"
+
+
+def hello(address: tuple[str, int], names: tuple[str, ...], base: str) -> dict[str, Any]:
+    """A page process that was started by hand is told this of itself."""
+    host, port = address
+    return {
+        "host": host,
+        "port": port,
+        "names": [host, *names],
+        "base": base,
+        "version": installed_version(),
+    }
+
+
+def note(run_dir: Path, pid: int, page: ByHand | None = None) -> None:
+    """The next manager ends this page process, or goes on with it (`begin`). Raises OSError."""
+    path = run_dir / PAGE_FILE
+    path.touch(0o600)
+    more = "" if page is None else json.dumps(page)
+    path.write_text(f"{process_key(pid, start_ticks(pid) or 0)}\n{more}")
+
+
+def _noted(run_dir: Path) -> tuple[str, str]:
+    """Both lines of PAGE_FILE, the second may be empty. Raises OSError, ValueError."""
+    key, _, page = (run_dir / PAGE_FILE).read_text().partition("\n")
+    return key, page
+
+
+def by_hand(run_dir: Path, told: Mapping[str, Any]) -> ByHand | None:
+    """The page process that was started by hand and lives, if it was told just this."""
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        key, text = _noted(run_dir)
+        found = ByHand(*json.loads(text))
+        if found.told == told and is_alive(key):
+            return found
+    return None
 
 
 def end_earlier(run_dir: Path) -> None:
-    """A starter that outlived its manager ends, and its page with it."""
+    """A page process that outlived its manager ends: by SIGTERM, else by SIGKILL."""
     try:
-        descriptor = os.open(run_dir / STARTER_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        key, _ = _noted(run_dir)
+        pid = int(pid_of(key) or 0)
+        watched = os.pidfd_open(pid)
+    except (OSError, ValueError):
         return
     try:
-        deadline_s = time.monotonic() + 3 * END_TIMEOUT_S
-        while _is_locked(descriptor) and time.monotonic() < deadline_s:
-            with contextlib.suppress(OSError, ValueError):
-                _end(int(os.pread(descriptor, 32, 0) or b"0"))
-            time.sleep(RETRY_S)
-    finally:
-        os.close(descriptor)
-
-
-def _is_locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return False
-
-
-def _end(pid: int) -> None:
-    """Of the process that holds the lock. Raises OSError."""
-    if pid <= 1:
-        return
-    watched = os.pidfd_open(pid)
-    try:
+        if not is_alive(key):
+            return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            signal.pidfd_send_signal(watched, number)
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(watched, number)
             if select.select([watched], [], [], END_TIMEOUT_S)[0]:
                 return
     finally:
@@ -191,36 +239,21 @@ def free_uid(run_dir: Path) -> int:
             grp.getgrgid(uid)
             continue
         return uid
-    raise PageHostFault(messages.NO_FREE_UID(first=DYNAMIC_UIDS[0], last=DYNAMIC_UIDS[-1]))
+    raise PageHostFault(
+        f"the web page needs a user of its own, and all from {DYNAMIC_UIDS[0]} to "
+        f"{DYNAMIC_UIDS[-1]} are taken",
+        "free one of these user ids",
+    )
 
 
 def _service_group() -> int:
     try:
         return grp.getgrnam(PAGE_GROUP).gr_gid
     except KeyError:
-        raise PageHostFault(messages.NO_PAGE_GROUP(group=PAGE_GROUP)) from None
-
-
-def _bind(path: Path, *, uid: int | None = None, group: int | None = None) -> socket.socket:
-    """Only that user, or the members of that group, can connect (and the manager's user)."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        before = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(before)
-        if uid is not None:
-            os.chown(path, uid, uid)
-        if group is not None:
-            os.chown(path, -1, group)
-            path.chmod(0o660)
-        listener.listen(8)
-    except OSError as error:
-        listener.close()
-        raise PageHostFault(messages.VIEWS_SOCKET_FAILED(path=path, error=error.strerror)) from None
-    return listener
+        raise PageHostFault(
+            f"the web page of a service needs the group {PAGE_GROUP} and the unit nodemgr-web",
+            "run `nodemgr setup` again",
+        ) from None
 
 
 def _listen(address: tuple[str, int], wait_s: float) -> list[socket.socket]:
@@ -245,36 +278,36 @@ def _start(
     uid: int | None,
     names: tuple[str, ...],
     base: str,
-) -> tuple[str, socket.socket, int]:
-    """The process that keeps the starter, in a session of its own. Raises OSError."""
+) -> tuple[str, Child]:
+    """Its address, and the page process, in a session of its own. Raises OSError.
+
+    It serves once the manager answers it: one that is lost before it has noted it leaves no page
+    that nothing ends.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    lock = os.open(run_dir / STARTER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    passed = [theirs.fileno(), *(each.fileno() for each in listeners)]
+    told: dict[str, Any] = {
+        "control": theirs.fileno(),
+        "listeners": passed[1:],
+        "views": str((run_dir / VIEWS_SOCKET).absolute()),
+        "names": names,
+        "base": base,
+        "uid": uid,
+    }
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        told: dict[str, Any] = {
-            "control": theirs.fileno(),
-            "lock": lock,
-            "listeners": [each.fileno() for each in listeners],
-            "views": str((run_dir / VIEWS_SOCKET).absolute()),
-            "names": names,
-            "base": base,
-            "uid": uid,
-        }
-        inherited = (theirs.fileno(), lock, *told["listeners"])
-        for number in inherited:
-            os.set_inheritable(number, True)
-        arguments = command(MODULE, json.dumps(told))
-        nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
-        environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
-        pid = os.posix_spawn(
-            sys.executable, arguments, environment, file_actions=nothing, setsid=True
+        process = subprocess.Popen(
+            command(MODULE, json.dumps(told)),
+            env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=passed,
+            start_new_session=True,
         )
-        return addresses.url(listeners, base), ours, pid
+        note(run_dir, process.pid)
+        return addresses.url(listeners, base), Child(process, ours)
     except OSError:
         ours.close()
         raise
     finally:
-        theirs.close()
-        os.close(lock)
-        for each in listeners:
+        for each in (theirs, *listeners):
             each.close()

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from client_plugin.messages.form import stated
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.effects import Publish
 from nodemgr.core.model.entities import MS
@@ -65,14 +66,24 @@ class WebTokens:
         """The viewer that sent this token. Raises OperationError, code `token`."""
         found = FORM.fullmatch(token) if isinstance(token, str) else None
         if found is None:
-            raise OperationError(messages.NO_TOKEN_FORM())
+            raise OperationError(
+                "this is no token of the web page", "`nodemgr web token` makes one", "token"
+            )
         row = self._rows.get(found[1])
         if row is None or not hmac.compare_digest(row.sha256, _digest(found[0])):
-            raise OperationError(messages.UNKNOWN_TOKEN())
+            raise OperationError(
+                "this token is unknown here, or was revoked",
+                "`nodemgr web token` makes one",
+                "token",
+            )
         if row.expires_wall_ns <= self._clock.wall_ns():
-            raise OperationError(messages.TOKEN_EXPIRED())
+            raise OperationError("this token has expired", "`nodemgr web token` makes one", "token")
         if row.env is not None and row.env not in self._state.envs:
-            raise OperationError(messages.TOKEN_OF_REMOVED_ENV())
+            raise OperationError(
+                "the environment of this token was removed",
+                "`nodemgr web token` makes one of another environment",
+                "token",
+            )
         return TokenHolder(row.token_id, row.env, row.expires_wall_ns)
 
     # -- changes --
@@ -108,7 +119,11 @@ class WebTokens:
         if len(valid) >= MAX_TOKENS or of_env >= MAX_ENV_TOKENS:
             owner = "the node" if len(valid) >= MAX_TOKENS else env or "the administrators"
             most = MAX_TOKENS if len(valid) >= MAX_TOKENS else MAX_ENV_TOKENS
-            raise OperationError(messages.MANY_TOKENS(owner=owner, limit=most))
+            raise OperationError(
+                f"{owner} has {most} tokens of the web page already",
+                "revoke one (`nodemgr web tokens` lists them)",
+                "refused",
+            )
 
     def revoke(self, token_id: str, env: str | None, by: str) -> dict[str, Any]:
         """`env`: only a token of this env; None: any. Raises OperationError."""
@@ -117,7 +132,11 @@ class WebTokens:
             raise OperationError(
                 messages.NO_TOKEN(token=token_id)
                 if env is None
-                else messages.ENV_HAS_NO_TOKEN(env=env, token=token_id)
+                else stated(
+                    f"{env} has no token {token_id!r}",
+                    "`nodemgr web tokens` lists them",
+                    "not_found",
+                )
             )
         self._remove([row], by)
         return {"token": token_id}

@@ -1,7 +1,7 @@
-"""The verbs of the page process, and the caller that a viewer's token makes.
+"""The verbs of the page process, the caller that a viewer's token makes, and the verbs on tokens.
 
-Knows: which view of the manager each verb is. Must not know: sockets, HTTP. The token of a viewer
-is judged here, not in the page process.
+Knows: which view of the manager each verb is, the right to each. Must not know: sockets, HTTP. The
+token of a viewer is judged here, not in the page process.
 """
 
 from __future__ import annotations
@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nodemgr.edge.api.verb_table import PAGE, VIEWERS, Right, Speaker, verb
-from nodemgr.edge.rpc.operation import Argument, Later, OperationError
+from nodemgr.edge.api.verb_table import ADMIN, ENV, PAGE, VIEWERS, Right, Speaker, verb
+from nodemgr.edge.rpc.operation import (
+    Argument,
+    Later,
+    OperationError,
+    env_name,
+    flag,
+    integer,
+    text,
+)
 from nodemgr.edge.web.metric_values import MetricValues
 from nodemgr.edge.web.scope_views import ScopeViews
-from nodemgr.edge.web.tokens import WebTokens
-from nodemgr.messages import web as messages
+from nodemgr.edge.web.tokens import MAX_TOKEN_MS, MIN_TOKEN_MS, WebTokens
 
 MAX_JUDGED = 1_000
 SECOND_NS = 1_000_000_000
@@ -23,12 +30,25 @@ THE_PAGE = Speaker(PAGE, "the web page", "the web page", None)
 
 def _tokens(value: object) -> list[Any]:
     if not isinstance(value, list) or len(value) > MAX_JUDGED:
-        raise OperationError(messages.MUST_BE_TOKENS(limit=MAX_JUDGED))
+        raise OperationError(f"must be a list of at most {MAX_JUDGED} tokens")
     return value
 
 
+def _validity(value: object) -> int:
+    try:
+        return int(integer(MIN_TOKEN_MS, MAX_TOKEN_MS)(value))
+    except OperationError:
+        raise OperationError("a token must be valid for at least 1min and at most 90d") from None
+
+
+BY_ENV = {"env": Argument(env_name)}
+OF_TOKEN = {
+    **BY_ENV, "admin": Argument(flag), "for_ms": Argument(_validity, required=True)
+}  # fmt: skip
+
+
 class WebVerbs:
-    """The verbs, on the views of a manager."""
+    """The verbs, on the views and the tokens of a manager."""
 
     def __init__(
         self,
@@ -37,10 +57,10 @@ class WebVerbs:
         tokens: WebTokens,
         hello: Mapping[str, Any],
     ) -> None:
-        """`hello`: what the page process is told of itself."""
+        """`hello`: what the page process is told of itself; empty: the manager serves no page."""
         self._views, self._metrics, self._tokens, self._hello = views, metrics, tokens, hello
 
-    def caller(self, token: object) -> Speaker:
+    def viewer(self, token: object) -> Speaker:
         """The viewer with this token; None: one without. Raises OperationError."""
         if token is None:
             return THE_PAGE
@@ -75,3 +95,26 @@ class WebVerbs:
             "token": viewer.token_id,
             "expires": viewer.expires_wall_ns // SECOND_NS,
         }
+
+    @verb("web_token", ENV | ADMIN, OF_TOKEN, changes=True)
+    def _make(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        env, for_admin = who.scope(given), given.get("admin", False)
+        if (env is None) is not for_admin:
+            raise OperationError(
+                "a token is of one environment or of an administrator", "say --env ENV or --admin"
+            )
+        if not self._hello:
+            raise OperationError(
+                "this manager serves no web page",
+                "start it with --web 127.0.0.1:8088 (or set `web`)",
+                "refused",
+            )
+        return self._tokens.make(env, given["for_ms"], who.user if who.env else who.name)
+
+    @verb("web_tokens", ENV | ADMIN, BY_ENV)
+    def _list(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        return self._tokens.list(who.scope(given))
+
+    @verb("web_revoke", ENV | ADMIN, {"token": Argument(text, required=True)}, changes=True)
+    def _revoke(self, who: Speaker, given: dict[str, Any]) -> dict[str, Any]:
+        return self._tokens.revoke(given["token"], who.env, who.user if who.env else who.name)

@@ -21,7 +21,6 @@ from nodemgr import paths
 from nodemgr.cli.admins import demo
 from nodemgr.cli.admins.demo import GIB, STAND_IN, STEPS
 from nodemgr.cli.admins.stage import NotSeen, Program, Stage
-from nodemgr.messages import demo as messages
 from tests.cli.conftest import ROOT, Run, clean_environment, one_line, quota
 
 GPU_BYTES = 16 * GIB
@@ -49,9 +48,7 @@ class ScriptedProgram:
         for line in self.lines:
             if line.startswith(beginning):
                 return line
-        raise NotSeen(
-            messages.ENDED_WITHOUT_LINE(name=self.name, line=beginning, printed=self.printed())
-        )
+        raise NotSeen(f"{self.name} ended without printing {beginning!r}{self.printed()}")
 
     def go_on(self) -> None:
         pass
@@ -147,7 +144,7 @@ class ScriptedStage:
                 event.get(key) == value for key, value in fields.items()
             ):
                 return self.events.pop(index)
-        raise NotSeen(messages.NO_EVENT(event=name, limit=0, printed=""))
+        raise NotSeen(f"no event {name} within {0} s")
 
 
 def play(stage: ScriptedStage) -> None:
@@ -343,7 +340,7 @@ def test_an_event_that_a_program_did_not_bring_about(
     monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Program]
 ) -> None:
     class Stream:
-        def follow(self, since: int, timeout_s: float) -> list[dict[str, Any]]:
+        def follow(self, timeout_s: float) -> list[dict[str, Any]]:
             return [{"name": "quota.set", "sequence": 1}]
 
     with Stage(None) as stage:

@@ -27,8 +27,9 @@ def manager(make_manager: Callable[..., Manager]) -> Manager:
 
 
 def test_create_makes_all_of_it_and_prints_the_flag(verb: Run, manager: Manager) -> None:
-    made = verb("env", "create", "alice", "--gpus", "2", "--memory", "8GiB")
+    made = verb("env", "create", "alice", "--gpus", "2", "--memory", "8GiB", "--user", "54321")
     assert made.returncode == 0
+    assert "54321 gained access to environment alice" in made.stderr
     for line in (
         "podman run --device nodemgr.local/env=alice IMAGE COMMAND",
         "docker run --device nodemgr.local/env=alice IMAGE COMMAND",
@@ -43,6 +44,19 @@ def test_create_makes_all_of_it_and_prints_the_flag(verb: Run, manager: Manager)
     cdi_rules.check(spec)
     assert [device["name"] for device in spec["devices"]] == ["alice"]
     assert (manager.env_dir("alice") / "client.conf").is_file()
+
+
+def test_create_says_where_the_limits_of_the_host_do_not_hold(verb: Run, manager: Manager) -> None:
+    limits = "--cpus and --host-memory limit jobs and commands on the node, and not in a container"
+    made = verb("env", "create", "alice", "--gpus", "1", "--cpus", "1", "--host-memory", "64MiB")
+    assert (made.returncode, made.stderr.count(limits)) == (0, 1)
+    (quota,) = manager.call("quota_show", env="alice")["quotas"]
+    assert (quota["cpus"], quota["host_memory_bytes"]) == (1, 64 << 20)
+    assert limits not in verb("env", "create", "bob", "--gpus", "1").stderr
+    for wrong in (("--cpus", "0"), ("--host-memory", "0")):
+        assert verb("quota", "set", "alice", *wrong).returncode == 2
+    assert verb("quota", "set", "alice", "--cpus", "none").returncode == 0
+    assert manager.call("quota_show", env="alice")["quotas"][0]["cpus"] is None
 
 
 def test_create_changes_nothing_that_is_there(verb: Run, manager: Manager) -> None:

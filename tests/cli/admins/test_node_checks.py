@@ -115,4 +115,4 @@ def test_selinux(
 
 
 def test_every_check_has_a_cure() -> None:
-    assert all(check.row.next for check in node_checks.NODE_CHECKS)
+    assert all(check.cure for check in node_checks.NODE_CHECKS)

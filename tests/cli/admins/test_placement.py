@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
+from client_plugin.ways.faults import Fault
+from nodemgr.cli.admins import placement
 from nodemgr.edge.placement import learned, weights
 from tests.cli.conftest import Run
 from tests.support.local import LocalManager
@@ -31,6 +35,36 @@ def test_the_documented_training_in_short_form_makes_weights_that_evaluate(
     rows = {row["policy"]: row for row in json.loads(table.stdout)["policies"]}
     assert rows["weights own.json"]["hours"] > 0
     assert rows["random"]["to_random"] == [0.0, 0.0]
+
+
+class Answers:
+    """A manager whose four GPUs have failed so often."""
+
+    def __init__(self, failures: int) -> None:
+        job = {"entered": 100, "started": 100, "ran_seconds": 7200, "gpus": 2, "state": "done"}
+        gpu = {"failures": failures, "failures_per_1000_hours": 40.0}
+        self._said = {"status": {"gpus": [gpu] * 4}, "history": {"history": [job], "before": None}}
+
+    def call(self, verb: str, **_: object) -> dict[str, Any]:
+        return self._said[verb]
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, failures: int) -> tuple[Any, dict[str, Any]]:
+    monkeypatch.setattr(placement.asking, "control", lambda run_dir: Answers(failures))
+    return placement._draw(16, 3, None, True, None, None, None)
+
+
+def test_a_history_is_of_this_nodes_gpus_and_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, given = drawn(monkeypatch, 5)
+    assert given["gpus"] == 4
+    instance = draw(Random(1), "1")
+    assert [instance.failures.rate_per_hour(gpu, 0) for gpu in range(4)] == [0.04] * 4
+    assert {(job.gpus, job.hours) for job in instance.jobs} == {(2, 2.0)}
+
+
+def test_a_history_of_few_failures_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Fault, match=r"16 failures of GPUs .* needs 20"):
+        drawn(monkeypatch, 4)
 
 
 @pytest.mark.frameworks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,20 +32,25 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def unaligned(text: str) -> str:
+    """A node without systemd has other words in the first column, and so another width."""
+    return re.sub(" +", " ", text)
+
+
 def test_a_look_changes_nothing(root: Path) -> None:
     looked = setup("--root", root, "--dry-run")
     assert (looked.returncode, [path.name for path in root.rglob("*")]) == (0, ["etc"])
-    assert f"write   {root}/etc/nodemgr/config.toml: settings" in looked.stdout
-    assert "make    group nodemgr" in looked.stdout
+    assert f"write {root}/etc/nodemgr/config.toml: settings" in unaligned(looked.stdout)
+    assert "make group nodemgr" in unaligned(looked.stdout)
 
 
 def test_a_package_has_its_units(root: Path) -> None:
     packaged = root / "usr/lib/systemd/system"
     packaged.mkdir(parents=True)
     (packaged / "nodemgr.service").touch()
-    said = setup("--root", root, "--dry-run").stdout.splitlines()
+    said = unaligned(setup("--root", root, "--dry-run").stdout).splitlines()
     units = [line for line in said if ".service: " in line]
-    assert f"ok      {packaged}/nodemgr.service: is there, from a package" in units
+    assert f"ok {packaged}/nodemgr.service: is there, from a package" in units
     assert not [line for line in units if f"{root}/etc/systemd/system/nodemgr.service" in line]
     assert [line for line in units if f"{root}/etc/systemd/system/nodemgr-jobs.service" in line]
 
@@ -70,7 +76,9 @@ def test_done_and_taken_back(root: Path) -> None:
     assert setup("--root", root, "--yes").stdout.splitlines()[-1] == "nothing to do"
     back = setup("--root", root, "--yes", "--uninstall")
     assert (back.returncode, back.stdout.splitlines()[-1]) == (0, "done")
-    assert f"keep     {root}/var/lib/nodemgr: quotas, leases, history and keys" in back.stdout
+    assert f"keep {root}/var/lib/nodemgr: quotas, leases, history and keys" in unaligned(
+        back.stdout
+    )
     again = setup("--root", root, "--yes", "--uninstall")
     assert (again.returncode, "no setup was made here" in again.stderr) == (1, True)
 

@@ -14,10 +14,10 @@ from client_plugin import verbs
 from client_plugin.verbs.arguments import parser
 from client_plugin.verbs.commands import history
 from client_plugin.verbs.presentation import helps
-from nodemgr.cli import VERBS
 from nodemgr.cli.admins import events
 from nodemgr.cli.presentation import group
 from nodemgr.cli.presentation import helps as admins_helps
+from nodemgr.cli.presentation.group import VERBS
 from nodemgr.core.model.entities import Quota
 
 
@@ -132,7 +132,7 @@ def test_all_helps_have_one_form(words: str, capsys: pytest.CaptureFixture[str])
     headings = [line.partition(":")[0] for line in text.splitlines() if re.match(r"\S", line)]
     assert headings == [
         heading
-        for heading in ("Usage", "Examples", "Options", "Verbs")
+        for heading in ("Usage", "Examples", "Options", "Verbs", *group.HEADINGS)
         if heading in ("Usage", "Options") or f"\n{heading}:\n" in text
     ]
     options = text.partition("\nOptions:\n")[2].partition("\n\n")[0].splitlines()

@@ -17,10 +17,10 @@ from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager
 
 NOT_TYPED = {
-    "address", "again", "before", "below", "by", "cwd", "environ", "features", "files", "gid",
-    "head", "key", "keys", "leader", "limit", "models", "number", "offset", "order", "recognised",
-    "since", "skip", "tokens", "uid", "umask", "until_wall_ns", "user", "variables", "wait",
-    "waited_ms",
+    "address", "again", "before", "below", "cwd", "environ", "features", "files", "gid", "head",
+    "key", "keys", "leader", "leaves", "left_s", "limit", "models", "number", "offset", "order",
+    "pid", "pilot", "recognised", "run_ms", "since", "skip", "tokens", "uid", "umask",
+    "until_wall_ns", "user", "variables", "wait", "waited_ms",
 }  # fmt: skip
 """Arguments that the verbs fill in by themselves, or give to no user."""
 VERBS = sorted(
@@ -32,7 +32,7 @@ VERBS = sorted(
 
 def test_each_argument_of_an_order_has_the_words_that_a_user_types_for_it() -> None:
     with LocalManager(web="127.0.0.1:0") as local:
-        rows = local.service.parts.verbs.rows.values()
+        rows = local.service.daemon.verbs.rows.values()
     found = {name for row in rows for name in row.arguments} | set(ONE_OF_MANY)
     assert {"for_ms", "gpus", "time_limit_ms", "rank", "token", "mine"} <= found
     assert found - NOT_TYPED == set(TYPED)

@@ -25,6 +25,7 @@ from client_plugin.verbs.launch.surroundings import environment
 from client_plugin.ways import locations
 from client_plugin.ways.locations import client_library, preload_entry
 from tests.cli.conftest import EnvStandIn, Run, clean_environment, one_line, quota, status
+from tests.session import TMP
 
 DIRECTORY = "/run/nodemgr/envs/alice"
 SHELL = "/bin/sh"
@@ -255,7 +256,7 @@ def test_an_image_without_the_client_is_noticed(command: list[str], alone: bool)
 
 @pytest.fixture
 def short_directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory:
         yield Path(directory)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodemgr.core.cluster import events
-from nodemgr.core.cluster.entities import ClusterStage
+from nodemgr.core.cluster.entities import ClusterJob, ClusterStage
 from nodemgr.core.cluster.events import NodeAnswer
 from nodemgr.core.cluster.messages import Assign, GiveBack, to_say
 from nodemgr.core.cluster.state import restore
@@ -17,7 +17,7 @@ from tests.core.cluster.test_passes import Head, S
 def given(*, nodes: int = 2, restarts: int = 0) -> tuple[Head, str]:
     """A job that is assigned to gn1."""
     head = Head(**{f"gn{n}": 4 for n in range(1, nodes + 1)})
-    head.happens(events.Submit("a", "ann", 1, None, restarts))
+    head.happens(events.Submit((ClusterJob("", "a", "ann", 1, None, restarts),)))
     head.passes()
     return head, "c1"
 

@@ -6,14 +6,14 @@ import pytest
 
 from nodemgr.core.cluster import events
 from nodemgr.core.cluster.draining import QUICK_MS, QUICK_WHY
-from nodemgr.core.cluster.entities import ClusterStage
+from nodemgr.core.cluster.entities import ClusterJob, ClusterStage
 from nodemgr.core.cluster.messages import GiveBack, to_say
 from nodemgr.core.model.entities import Cause, JobState
 from tests.core.cluster.test_passes import Head
 
 
 def fails(head: Head, user: str, ran_ms: int = 10, **how: object) -> None:
-    head.happens(events.Submit("a", user, 1))
+    head.happens(events.Submit((ClusterJob("", "a", user, 1),)))
     job = f"c{head.state.counters[''].job}"
     head.passes()
     given: dict[str, object] = {"cause": Cause.OWN, "exit_code": 1, "ran_ms": ran_ms} | how

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import pytest
 
 from nodemgr.core.cluster import events
-from nodemgr.core.cluster.entities import ClusterStage, EndedJob
+from nodemgr.core.cluster.entities import ClusterJob, ClusterStage, EndedJob, NodeGpu
 from nodemgr.core.cluster.events import NodeAnswer
 from nodemgr.core.cluster.head import step
 from nodemgr.core.cluster.messages import GiveBack, to_say
-from nodemgr.core.cluster.state import ClusterState
-from nodemgr.core.model.entities import Cause, Config, JobState
+from nodemgr.core.cluster.passes import MAX_GIVEN
+from nodemgr.core.cluster.state import ClusterDraft, restore
+from nodemgr.core.model.entities import Cause, Config, JobState, TaskClass
 from tests.core.cluster import invariants
 from tests.support.examples import examples
 
@@ -25,10 +26,12 @@ class Head:
     """A head whose nodes say what the test says."""
 
     def __init__(self, total: int = 100, depth: int = 100, **nodes: int) -> None:
-        self.state, self.now_ns = ClusterState("hq", Config(backfill_depth=depth)), 1_000 * S
+        self.state, self.now_ns = ClusterDraft("hq", Config(backfill_depth=depth)), 1_000 * S
         self.sizes, self.others = nodes, dict.fromkeys(nodes, ())
         self.answers: dict[str, list[NodeAnswer]] = {name: [] for name in nodes}
         self.numbers = dict.fromkeys(nodes, 0)
+        self.said: dict[str, tuple[NodeGpu, ...]] = {}
+        """By node that reports them, its GPUs."""
         self.ended: dict[str, EndedJob] = {}
         for env in ("a", "b"):
             self.happens(events.SetEnv(env, total))
@@ -49,7 +52,11 @@ class Head:
     ) -> list[events.Acknowledge]:
         self.numbers[name] = 0
         given = self.sizes[name], self.others[name], tuple(self.answers[name])
-        return self.happens(events.Synced(name, session, generation, "boot", below, *given))
+        return self.happens(
+            events.Synced(
+                name, session, generation, "boot", below, *given, shares=self.said.get(name)
+            )
+        )
 
     def reports(
         self, name: str, *answers: NodeAnswer, session: int = 1, number: int | None = None
@@ -57,11 +64,13 @@ class Head:
         self.numbers[name] += 1
         number = self.numbers[name] if number is None else number
         given = self.sizes[name], self.others[name], answers
-        return self.happens(events.NodeReport(name, session, number, *given))
+        return self.happens(
+            events.NodeReport(name, session, number, *given, shares=self.said.get(name))
+        )
 
     def submits(self, gpus: int = 1, env: str = "a", hours: int | None = None) -> str:
         limit = None if hours is None else hours * HOUR_MS
-        self.happens(events.Submit(env, "ann", gpus, limit))
+        self.happens(events.Submit((ClusterJob("", env, "ann", gpus, limit),)))
         return f"c{self.state.counters[''].job}"
 
     def passes(self) -> None:
@@ -100,6 +109,38 @@ def test_the_node_that_fits_best() -> None:
     jobs = [head.submits(gpus) for gpus in (3, 1, 4, 5)]
     head.passes()
     assert [head.node_of(job) for job in jobs] == ["gn2", "gn2", "gn3", "gn1"]
+
+
+def of_class(head: Head, task_class: TaskClass, gpus: int = 1) -> str:
+    head.happens(events.Submit((ClusterJob("", "a", "ann", gpus, task_class=task_class),)))
+    return f"c{head.state.counters[''].job}"
+
+
+def test_an_earlier_class_is_served_first() -> None:
+    head = Head(gn1=1)
+    low = of_class(head, TaskClass.BEST_EFFORT)
+    plain = [head.submits(), head.submits()]
+    first = of_class(head, TaskClass.LATENCY_SENSITIVE)
+    assert list(head.state.queue.walk()) == [first, *plain, low]
+    head.happens(events.ToFront(plain[1]))
+    assert list(head.state.queue.walk()) == [first, *reversed(plain), low]
+    head.state = restore("hq", list(head.state.rows()), head.state.config)
+    assert list(head.state.queue.walk()) == [first, *reversed(plain), low]
+
+
+def test_best_effort_jobs_yield_to_a_latency_sensitive_one_that_fits_nowhere() -> None:
+    head = Head(gn1=4, gn2=4, gn3=4)
+    low = [of_class(head, TaskClass.BEST_EFFORT, gpus) for gpus in (4, 3)]
+    plain = head.submits(4)
+    head.passes()
+    head.begins(*low, plain)
+    fits = of_class(head, TaskClass.LATENCY_SENSITIVE, 1)
+    first, second = (of_class(head, TaskClass.LATENCY_SENSITIVE, 4) for _ in range(2))
+    head.passes()
+    beside = head.node_of(low[1])
+    assert head.node_of(fits) == beside, "where a GPU is free"
+    assert head.node_of(first) == head.node_of(low[0])
+    assert head.node_of(second) == head.node_of(plain), "ahead of its time"
 
 
 def test_a_job_that_no_node_has_room_for_keeps_one_and_lets_others_pass() -> None:
@@ -335,3 +376,47 @@ def test_an_environment_gets_its_part_of_one_node_and_the_rest_elsewhere() -> No
     head.ends(jobs[0])
     head.passes()
     assert head.node_of(jobs[4]) == "gn1"
+
+
+def test_a_pass_is_bounded_and_the_next_one_goes_on() -> None:
+    """However many GPUs come free at once, in the order of the queue."""
+    count = MAX_GIVEN + 5
+    head = Head(total=2 * count, big=count)
+    for _ in range(count):
+        head.happens(events.Submit((ClusterJob("", "a", "ann", 1),)))
+    head.happens(events.Pass())
+    assert len(head.state.assignments) == MAX_GIVEN
+    given = [row.job_id for row in head.state.assignments.values()]
+    assert given == [f"c{number}" for number in range(1, MAX_GIVEN + 1)]
+    head.happens(events.Pass())
+    assert len(head.state.assignments) == count
+
+
+def test_an_ordinary_users_node_gets_that_users_jobs_alone() -> None:
+    head = Head(own=8, roots=1)
+    head.happens(events.AddNode("own", user="ann"))
+    for user in ("bob", "ann", "bob", "ann"):
+        head.happens(events.Submit((ClusterJob("", "a", user, 1),)))
+    head.happens(events.Pass())
+    nodes = {row.job_id: row.node for row in head.state.assignments.values()}
+    assert (nodes["c1"], nodes["c2"], nodes["c4"]) == ("roots", "own", "own")
+    assert nodes.get("c3") in (None, "roots")
+
+
+def test_jobs_that_wait_at_nodes_do_not_take_a_new_room_from_each_other_for_ever() -> None:
+    head = Head(gn1=2, gn2=2)
+    jobs = [head.submits(2) for _ in range(6)]
+    head.passes()
+    head.happens(events.AddNode("gn3"))
+    head.sizes["gn3"], head.others["gn3"], head.answers["gn3"] = 2, (), []
+    head.syncs("gn3")
+    for _ in range(10):
+        head.passes()
+        for row in list(head.state.assignments.values()):
+            if head.state.jobs[row.job_id].stage is ClusterStage.STOPPING:  # it is given back
+                end = NodeAnswer(
+                    row.key, row.number, True, False, False, True, JobState.WITHDRAWN
+                )  # fmt: skip
+                head.reports(row.node, end)
+    assert head.node_of(jobs[2]) == "gn3"
+    assert head.state.counters[""].number < 10

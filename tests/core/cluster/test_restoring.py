@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nodemgr.core.cluster import events
-from nodemgr.core.cluster.entities import ClusterStage
+from nodemgr.core.cluster.entities import STAGES, ClusterJob, ClusterStage, StageEvent
 from nodemgr.core.cluster.events import NodeAnswer
 from nodemgr.core.cluster.messages import GiveBack, to_say
 from nodemgr.core.cluster.restoring import ENDED_LATER, GAP
-from nodemgr.core.cluster.state import ClusterState, restore
-from nodemgr.core.model.entities import JobState
+from nodemgr.core.cluster.state import ClusterDraft, restore
+from nodemgr.core.model.entities import Cause, JobState
 from tests.core.cluster.test_passes import Head
 
 
@@ -22,7 +24,7 @@ class Restored(Head):
             self.passes()
             for job in self.jobs:
                 self.reports(self.node_of(job) or "", self.answer(job))
-        self.state: ClusterState = restore("hq", list(self.state.rows()), self.state.config)
+        self.state: ClusterDraft = restore("hq", list(self.state.rows()), self.state.config)
         self.happens(events.Restored())
 
     def is_restoring(self) -> bool:
@@ -99,3 +101,29 @@ def test_a_key_that_was_given_up_before_the_copy_is_ended() -> None:
     head.answers["gn1"] = [lives("hq/1/c1/1", 1)]
     head.syncs("gn1", session=2)
     assert list(to_say(head.state, "gn1")) == [GiveBack("hq/1/c1/1")]
+
+
+@pytest.mark.parametrize("stage", [stage for stage, event in STAGES if event is StageEvent.FOUND])
+def test_a_job_of_any_stage_is_found_on_a_node(stage: ClusterStage) -> None:
+    head = Head(gn1=2, gn2=2)
+    first = head.submits()
+    after = (first,) if stage is ClusterStage.DEPENDENCY else ()
+    held = ClusterStage.HELD if stage is ClusterStage.HELD else ClusterStage.QUEUED
+    if after or stage is ClusterStage.HELD:
+        head.happens(events.Submit((ClusterJob("", "a", "ann", 1, stage=held, after=after),)))
+    job = f"c{head.state.counters[''].job}"
+    if stage not in (ClusterStage.QUEUED, ClusterStage.HELD, ClusterStage.DEPENDENCY):
+        head.passes()
+        head.begins(job)
+    if stage is ClusterStage.PAUSED:
+        head.ends(job, JobState.FAILED, cause=Cause.SUPERVISOR_LOST)
+    elif stage is ClusterStage.STOPPING:
+        head.happens(events.Withdraw(job))
+    attempt = head.state.jobs[job].attempt + 1
+    head.state = restore("hq", list(head.state.rows()), head.state.config)
+    head.happens(events.Restored())
+    head.answers["gn2"] = [lives(f"hq/1/{job}/{attempt}", 7)]
+    head.syncs("gn1", session=2)
+    head.syncs("gn2", session=2)
+    assert (head.stage(job), head.node_of(job)) == (ClusterStage.RUNNING, "gn2")
+    assert head.state.jobs[job].after == ()

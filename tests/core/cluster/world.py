@@ -7,25 +7,35 @@ plain one (a dictionary of keys and answers), and the real core of a node.
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from nodemgr.core.cluster import events
-from nodemgr.core.cluster.entities import EndedJob
+from nodemgr.core.cluster.entities import ClusterJob, EndedJob, GivenJob, NodeGpu
 from nodemgr.core.cluster.events import Acknowledge, NodeAnswer
 from nodemgr.core.cluster.head import step
-from nodemgr.core.cluster.messages import Assign, GiveBack, to_say
-from nodemgr.core.cluster.state import ClusterState, StoredRow, restore
+from nodemgr.core.cluster.messages import Assign, GiveBack, HeadWord, to_say
+from nodemgr.core.cluster.state import ClusterDraft, StoredRow, restore
+from nodemgr.core.model import array_rows
 from nodemgr.core.model.entities import UNDER_WAY, Cause, Config, JobState
 from nodemgr.core.model.values import replace
+from nodemgr.edge.member import node_summary
+from nodemgr.head import node_words
 from tests.core.cluster import invariants
 from tests.core.world import Node
 
 ENVS = ("a", "b")
 S = 1_000_000_000
 CAUSES = (Cause.OWN, Cause.OWN, Cause.SUPERVISOR_LOST, Cause.NODE_DOWN, Cause.TIME_LIMIT)
-Word = Assign | GiveBack | Acknowledge
+Word = HeadWord | Acknowledge
+
+
+def names(job: ClusterJob) -> list[str]:
+    """A job's, or those of an array's elements in this row."""
+    numbers = array_rows.numbers(job.indices)
+    return [array_rows.name(job, number) for number in numbers] or [job.job_id]
 
 
 class SimNode(Protocol):
@@ -42,6 +52,7 @@ class SimNode(Protocol):
     def below(self) -> int: ...
     def gpus(self) -> int: ...
     def others(self) -> tuple[tuple[str, int], ...]: ...
+    def shares(self) -> tuple[NodeGpu, ...] | None: ...
     def alive(self) -> set[str]:
         """Keys under which a process may run."""
         ...
@@ -62,16 +73,37 @@ class SimNode(Protocol):
     def lose_store(self) -> None: ...
 
 
+GPU_BYTES, MAX_TASKS = 8, 8
+ENV_BYTES = {"a": 12, "b": 24}
+"""By environment, its memory on one node."""
+
+
+class Held(NamedTuple):
+    """A task on some GPUs."""
+
+    env: str
+    gpus: tuple[int, ...]
+    percent: int | None
+    memory_bytes: int | None
+    shares: bool
+    is_best_effort: bool = False
+
+
 class PlainNode:
     """Keys and answers; begins what fits, in the order in which it came."""
 
     def __init__(self, gpus: int, fails: float = 0.15) -> None:
         """`fails`: how often it cannot begin a job."""
         self._fails = fails
-        self._gpus, self._below, self._used = gpus, 0, dict.fromkeys(ENVS, 0)
+        self._gpus, self._below = gpus, 0
+        self._local: dict[str, Held] = {}
+        self.quotas: dict[str, tuple[int, int | None]] = {}
+        """By environment: its GPUs on one node, and its memory there."""
+        self.reports_shares = True
         self.rows: dict[str, NodeAnswer] = {}
         self.acknowledged: set[str] = set()
-        self.sizes: dict[str, int] = {}
+        self.wanted: dict[str, GivenJob] = {}
+        self.held: dict[str, Held] = {}
         self.under_way: dict[str, bool] = {}
         """Keys that hold GPUs, and whether a process of them has begun."""
         self.begun: Counter[str] = Counter()
@@ -80,7 +112,7 @@ class PlainNode:
         return self._gpus
 
     def others(self) -> tuple[tuple[str, int], ...]:
-        return tuple((env, used) for env, used in self._used.items() if used)
+        return tuple((env, len(held.gpus)) for env, held in self._local.items() if held.gpus)
 
     def below(self) -> int:
         return self._below
@@ -88,9 +120,102 @@ class PlainNode:
     def alive(self) -> set[str]:
         return {key for key, began in self.under_way.items() if began}
 
-    def _free(self) -> int:
-        held = sum(self.sizes[key] for key in self.under_way)
-        return self._gpus - held - sum(self._used.values())
+    # -- GPUs --
+
+    def _on(self, gpu: int) -> list[Held]:
+        return [one for one in (*self.held.values(), *self._local.values()) if gpu in one.gpus]
+
+    def used(self, env: str) -> int:
+        return sum(any(one.env == env for one in self._on(gpu)) for gpu in range(self._gpus))
+
+    def _part(self, env: str) -> int:
+        return min(self._gpus, self.quotas.get(env, (self._gpus, None))[0])
+
+    def _grant(self, env: str) -> int:
+        memory = self.quotas.get(env, (0, None))[1]
+        part = self._part(env)
+        return GPU_BYTES if memory is None or not part else min(GPU_BYTES, memory // part)
+
+    def _room(self, gpu: int) -> int:
+        there = self._on(gpu)
+        if any(not one.shares for one in there):
+            return 0
+        return GPU_BYTES - sum(self._grant(env) for env in {one.env for one in there})
+
+    def _left(self, gpu: int, env: str) -> int:
+        """The memory that one more task of an environment on the GPU may name."""
+        named = [one.memory_bytes for one in self._on(gpu) if one.env == env]
+        return max(0, self._grant(env) - sum(named)) if None not in named else 0  # type: ignore[arg-type]
+
+    def _fits(self, gpu: int, row: GivenJob) -> bool:
+        there = self._on(gpu)
+        if len(there) >= MAX_TASKS or any(not one.shares for one in there):
+            return False
+        if row.compute_percent is None:
+            return all(one.percent is None for one in there)
+        taken = [100 if one.percent is None else one.percent for one in there]
+        return sum(taken) + row.compute_percent <= 100
+
+    def place(self, row: GivenJob) -> tuple[int, ...] | None:
+        """The GPUs that it gets now; fresh ones of its environment before others."""
+        every = range(self._gpus)
+        if not row.shares:
+            idle = [gpu for gpu in every if not self._on(gpu)]
+            has_room = self.used(row.env) + row.gpus <= self._part(row.env) or not row.gpus
+            return tuple(idle[: row.gpus]) if has_room and len(idle) >= row.gpus else None
+        named = row.memory_bytes or 0
+        mine = [gpu for gpu in every if any(one.env == row.env for one in self._on(gpu))]
+        grant, slots = self._grant(row.env), max(0, self._part(row.env) - len(mine))
+        fresh = [
+            gpu
+            for gpu in every
+            if gpu not in mine and named <= grant <= self._room(gpu) and self._fits(gpu, row)
+        ]
+        again = [
+            gpu
+            for gpu in mine
+            if row.memory_bytes is not None
+            and named <= self._left(gpu, row.env)
+            and self._fits(gpu, row)
+        ]
+        found = [*fresh[: min(slots, row.gpus)], *again][: row.gpus]
+        return tuple(found) if len(found) == row.gpus else None
+
+    def _takes(self, key: str) -> bool:
+        row = self.wanted[key]
+        gpus = self.place(row)
+        if gpus is None:
+            return False
+        self.held[key] = Held(row.env, gpus, row.compute_percent, row.memory_bytes, row.shares)
+        self.under_way[key] = False
+        return True
+
+    def _lets_go(self, key: str) -> bool:
+        self.held.pop(key, None)
+        return self.under_way.pop(key, False)
+
+    def shares(self) -> tuple[NodeGpu, ...] | None:
+        if not self.reports_shares:
+            return None
+        found = []
+        for gpu in range(self._gpus):
+            there = self._on(gpu)
+            envs = sorted({one.env for one in there})
+            found.append(
+                NodeGpu(
+                    GPU_BYTES, self._room(gpu), sum(one.percent or 0 for one in there),
+                    any(one.percent is None for one in there), 0, len(there),
+                    tuple((env, self._left(gpu, env)) for env in envs),
+                    tuple(
+                        int(self.rows[key].number)
+                        for key, one in self.held.items()
+                        if gpu in one.gpus
+                    ),
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+    # -- words --
 
     def hear(self, word: Word) -> None:
         if isinstance(word, Acknowledge):
@@ -104,6 +229,8 @@ class PlainNode:
         elif isinstance(word, GiveBack):
             if not (word.if_waiting and word.key in self.under_way):
                 self._withdraw(word.key)
+        elif not isinstance(word, Assign):
+            return  # about pilots
         elif word.row.key in self.rows:
             row = self.rows[word.row.key]
             self.rows[row.key] = replace(row, confirmed=True)
@@ -112,12 +239,12 @@ class PlainNode:
             self.rows[word.row.key] = NodeAnswer(
                 word.row.key, word.row.number, word.refuse, False, word.refuse, True, state
             )
-            self.sizes[word.row.key] = word.row.gpus
+            self.wanted[word.row.key] = word.row
 
     def _withdraw(self, key: str) -> None:
         row = self.rows.get(key)
         if row is not None and not row.over:
-            began = self.under_way.pop(key, False)
+            began = self._lets_go(key)
             self.rows[key] = replace(row, over=True, began=began, state=JobState.WITHDRAWN)
 
     def answers(self, *, all_kept: bool = False) -> list[NodeAnswer]:
@@ -133,11 +260,11 @@ class PlainNode:
             if row.over or dice.random() < 0.4:
                 continue
             if key not in self.under_way:
-                if row.confirmed and self.sizes[key] <= self._free():
-                    self.under_way[key] = False
+                if row.confirmed:
+                    self._takes(key)
             elif not self.under_way[key]:
                 if dice.random() < 0.1:
-                    del self.under_way[key]  # no launcher could begin it
+                    self._lets_go(key)  # no launcher could begin it
                 else:
                     self._begin(key, dice)
             elif dice.random() < 0.05:
@@ -148,7 +275,7 @@ class PlainNode:
 
     def _begin(self, key: str, dice: random.Random) -> None:
         if dice.random() < self._fails:
-            del self.under_way[key]
+            self._lets_go(key)
             failed = replace(self.rows[key], over=True, state=JobState.FAILED)
             self.rows[key] = replace(failed, cause=Cause.CANNOT_RUN)
             return
@@ -157,17 +284,15 @@ class PlainNode:
         self.rows[key] = replace(self.rows[key], began=True)
 
     def _end(self, key: str, state: JobState, cause: Cause) -> None:
-        del self.under_way[key]
+        self._lets_go(key)
         self.rows[key] = replace(self.rows[key], over=True, state=state, cause=cause)
 
     def finish(self) -> None:
-        self._used = dict.fromkeys(ENVS, 0)
+        self._local.clear()
         for key, row in list(self.rows.items()):
             if row.over or not row.confirmed:
                 continue
-            if key not in self.under_way and self.sizes[key] <= self._free():
-                self.under_way[key] = False
-            if key in self.under_way:
+            if key in self.under_way or self._takes(key):
                 if not self.under_way[key]:
                     self.under_way[key] = True
                     self.begun[key] += 1
@@ -176,20 +301,21 @@ class PlainNode:
 
     def use_locally(self, dice: random.Random) -> None:
         env = dice.choice(ENVS)
-        self._used[env] = 0
-        self._used[env] = dice.randint(0, max(0, self._free()))
+        self._local.pop(env, None)
+        idle = [gpu for gpu in range(self._gpus) if not self._on(gpu)]
+        self._local[env] = Held(env, tuple(idle[: dice.randint(0, len(idle))]), None, None, False)
 
     def kill(self) -> None:
         for key, row in self.rows.items():
             if not row.over and not self.under_way.get(key, False):
-                self.under_way.pop(key, None)
+                self._lets_go(key)
                 self.rows[key] = replace(row, confirmed=False)
 
     def lose_store(self) -> None:
         """And what ran is gone: the machine has died with its disk."""
-        begun = self.begun
+        begun, quotas = self.begun, self.quotas
         self.__init__(self._gpus, self._fails)  # type: ignore[misc]
-        self.begun = begun
+        self.begun, self.quotas = begun, quotas
 
 
 class RealNode:
@@ -216,6 +342,10 @@ class RealNode:
                 used[task.env] += len(task.gpus)
         return tuple(sorted(used.items()))
 
+    def shares(self) -> tuple[NodeGpu, ...] | None:
+        said = node_summary.shares(self.node.state, ENVS, "hq")
+        return node_words.shares(json.loads(json.dumps(said)))
+
     def below(self) -> int:
         return self.node.state.counters.get("assigned/hq", 0)
 
@@ -235,11 +365,12 @@ class RealNode:
             begun = job is not None and job.state in UNDER_WAY
             if job is not None and not (begun and word.if_waiting):
                 self.node.withdraws(job.job_id)
-        else:
+        elif isinstance(word, Assign):
             row_here = word.row
             self.node.assigns(
                 row_here.env, row_here.key, row_here.number, gpus=row_here.gpus,
                 time_limit_ms=row_here.time_limit_ms, refusal="gone" if word.refuse else "",
+                memory_bytes=row_here.memory_bytes, compute_percent=row_here.compute_percent,
             )  # fmt: skip
 
     def answers(self, *, all_kept: bool = False) -> list[NodeAnswer]:
@@ -319,12 +450,14 @@ class Link:
 class Cluster:
     def __init__(self, dice: random.Random, nodes: dict[str, SimNode], total: int = 5) -> None:
         self.dice, self.config = dice, Config(requeue_pause_ms=1_000, max_requeue_pause_ms=4_000)
-        self.state = ClusterState("hq", self.config)
+        self.state = ClusterDraft("hq", self.config)
         self.store: dict[tuple[str, str], object] = {}
         self.now_ns, self.sessions = 1_000 * S, 0
         self.links = {name: Link(node) for name, node in nodes.items()}
         self.ended: dict[str, EndedJob] = {}
         self.submitted: list[str] = []
+        self.names: dict[str, list[str]] = {}
+        """By submission, of all that were stored: the names of its jobs."""
         self.given_up: set[str] = set()
         """Keys at nodes that a person called lost."""
         self.may_crash = False
@@ -333,9 +466,17 @@ class Cluster:
         for name in nodes:
             self.happens(events.AddNode(name))
         for env in ENVS:
-            self.happens(events.SetEnv(env, total))
+            self.set_env(env, total)
 
     # -- the head --
+
+    def set_env(self, env: str, total: int) -> None:
+        """Each node has the quota at once."""
+        self.happens(events.SetEnv(env, total, quota=f'{{"memory_bytes":{ENV_BYTES[env]}}}'))
+        row = self.state.envs.get(env)
+        for link in self.links.values():
+            if isinstance(link.node, PlainNode) and row is not None:
+                link.node.quotas[env] = (row.part, row.memory_bytes)
 
     def happens(self, event: events.ClusterEvent) -> None:
         """One step: decided, stored, applied, carried out; or killed in between."""
@@ -360,6 +501,8 @@ class Cluster:
 
     def _save(self, row: StoredRow) -> None:
         kind, key, value = row
+        if isinstance(value, ClusterJob) and value.array == key:
+            self.names.setdefault(key, names(value))
         if kind == "ended":
             assert key not in self.ended, f"{key} ends twice"
             assert isinstance(value, EndedJob)
@@ -387,6 +530,7 @@ class Cluster:
             events.Synced(
                 name, self.sessions, str(link.generation), str(link.boots), node.below(),
                 node.gpus(), node.others(), tuple(node.answers(all_kept=True)),
+                shares=node.shares(),
             )
         )  # fmt: skip
         if self.state.sessions.get(name, (0, 0))[0] != self.sessions:
@@ -409,7 +553,13 @@ class Cluster:
         node = link.node
         link.up.append(
             events.NodeReport(
-                name, link.session, link.reports, node.gpus(), node.others(), tuple(node.answers())
+                name,
+                link.session,
+                link.reports,
+                node.gpus(),
+                node.others(),
+                tuple(node.answers()),
+                shares=node.shares(),
             )
         )
 
@@ -454,7 +604,9 @@ class Cluster:
                 if row.node_generation != str(link.generation):
                     self.lose(name)
         for env in ENVS:
-            self.happens(events.SetEnv(env, 100))
+            self.set_env(env, 100)
+        for job_id in list(self.state.jobs):
+            self.happens(events.Unhold(job_id))
         for _ in range(60):
             self.now_ns += 5 * S
             self.happens(events.ClockMoved())

@@ -8,10 +8,9 @@ import pytest
 
 from nodemgr.core.elastic import grants
 from nodemgr.core.model.effects import LowerLimit
-from nodemgr.core.model.entities import UNDER_WAY, DenyCode, JobState, Process, Word
+from nodemgr.core.model.entities import MS, UNDER_WAY, DenyCode, JobState, Process, Word
 from nodemgr.core.model.events import LimitLowered, Match
 from nodemgr.core.state import accounting, elastic_grants
-from nodemgr.core.state.draft import Draft
 from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
 from tests.core.world import GIB, Node
@@ -45,6 +44,25 @@ def test_what_is_allocated_stays_and_the_next_one_waits_for_it() -> None:
     node.passes(1_000)
     assert node.gpus_of(20) == [0]
     assert node.grant_gib("alice", 0) == (40, 40)
+
+
+def test_a_surplus_that_was_found_in_use_is_not_hoped_for_at_once() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.quota("bob", 1, 40)
+    node.asks("alice", 10, gib=8, most_gib=80)
+    alice = ("alice", "GPU-0")
+    assert elastic_grants.hoped(node.state, node.state.grants[alice]) == 72 * GIB
+    node.uses("alice", 0, 70)
+    node.asks("bob", 20)
+    grant = node.state.grants[alice]
+    assert elastic_grants.surplus(node.state, grant) == 62 * GIB
+    assert elastic_grants.hoped(node.state, grant) == 0
+    beats_ns = elastic_grants.IN_USE_BEATS * node.state.config.beat_ms * MS
+    at_ns = node.state.lowerings[alice].at_ns
+    for later_ns, is_in_use in ((beats_ns - 1, True), (beats_ns, False)):
+        node.state.now_ns = at_ns + later_ns
+        assert elastic_grants.is_in_use(node.state, alice) is is_in_use
 
 
 def test_another_gpu_is_taken_before_memory_is_lowered() -> None:
@@ -339,8 +357,7 @@ class Memory:
                 assert grant.memory_bytes >= accounting.least(state, grant) or (
                     (grant.env, grant.uuid) in state.unsettled
                 )
-        draft = Draft(state)
-        draft.now_ns = self.node.now_ns
+        draft = state.at(self.node.now_ns)
         spare = elastic_grants.spare(draft)
         if spare and not self.node.orders:
             before = len(draft.effects)

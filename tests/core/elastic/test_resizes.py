@@ -28,7 +28,6 @@ from nodemgr.core.model.schema import RECALL, recall_key
 from nodemgr.core.scheduler import passes, placement
 from nodemgr.core.scheduler.allocator import Choice
 from nodemgr.core.state import elastic_leases
-from nodemgr.core.state.draft import Draft
 from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
 from tests.core.world import Node, key
@@ -192,8 +191,7 @@ class Elastic:
         self.node.passes(0, silent=self.silent)
         self.node.happens(Match(self.node.wall_ns))
         state, now_ns = self.node.state, self.node.now_ns
-        draft = Draft(state)
-        draft.now_ns = now_ns
+        draft = state.at(now_ns)
         needed = recalls.plan(draft).receivers
         stand = {
             elastic_leases.HeldGpu(lease.task_id, recall.uuid): recall.receiver

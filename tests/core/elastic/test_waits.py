@@ -55,14 +55,16 @@ class Waits:
 
     def _kept_waiting(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """The requests that would start if everything above the promised part were given back."""
-        draft = Draft(node.state)
-        draft.now_ns = node.now_ns
+        draft, before = node.state, list(node.state.requests)
+        draft.begin(node.now_ns, node.wall_ns)
         self._gives(draft, node)
         with monkeypatch.context() as patch:
             patch.setattr(resizes, "settle", lambda *_: None)
             patch.setattr(grants, "settle", lambda *_: None)
             matching.match(draft, dict(node.used))
-        return [each for each in node.state.requests if each not in draft.requests]
+        would_start = [each for each in before if each not in draft.requests]
+        draft.undo()
+        return would_start
 
 
 def leave_above_least(draft: Draft, _node: Node) -> None:
@@ -73,7 +75,7 @@ def leave_above_least(draft: Draft, _node: Node) -> None:
                 task = draft.tasks[lease.task_id]
                 resizing.shrink(draft, task, uuid, "")
     for unreclaimed in list(draft.unreclaimed.values()):
-        if (unreclaimed.process, unreclaimed.uuid) not in draft.state.unreclaimed:
+        if draft.unreclaimed.before((unreclaimed.process, unreclaimed.uuid)) is None:
             draft.drop_unreclaimed(unreclaimed)
 
 

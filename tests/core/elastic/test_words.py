@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from client_plugin.messages.form import stated
 from nodemgr.core.elastic.offers import DECLINED_MS
 from nodemgr.core.model.effects import SendAck
 from nodemgr.core.model.entities import RETAINED_RESIZES, DenyCode, GpuRange, Word
-from nodemgr.core.model.messages import LEFT_BY_ITSELF, RECALL_EXPIRED
 from nodemgr.core.views import job_rows
 from tests.core.world import Node
 
@@ -91,7 +91,15 @@ def test_each_resize_is_recorded_with_its_reason() -> None:
     assert node.published("task.shrunk")[0]["reason"].endswith("for r2 of b")
     node.passes(10_000)
     assert resizes(node)[2:] == [
-        (1, 2, 1, RECALL_EXPIRED(index=1, request="r2 of b", seconds="10"))
+        (
+            1,
+            2,
+            1,
+            stated(
+                f"GPU {1} was recalled for r2 of b, and the task did not leave it within 10 s",
+                "the task goes on with its other GPUs",
+            ),
+        )
     ]
     node.dies(2)
     node.driver_shows(1, 2, 0)
@@ -120,7 +128,7 @@ def test_a_job_keeps_the_resizes_of_its_attempt() -> None:
     ]
     (told,) = row["resizes"]
     assert (told["from"], told["to"], told["gpu_index"]) == (2, 1, 1)
-    assert told["why"] == LEFT_BY_ITSELF()
+    assert told["why"] == "the task gave it back"
 
 
 def test_the_last_resizes_stay() -> None:

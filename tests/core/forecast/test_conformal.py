@@ -29,9 +29,9 @@ def test_the_interval_covers_a_new_residual_at_least_as_often_as_stated(count: i
 
 
 def test_intervals_lie_around_the_figure_and_within_bounds() -> None:
-    assert conformal.around_factor(10.0, math.log(2)) == pytest.approx((5, 20))
+    assert conformal.around_factor(10.0, math.log(1.25)) == pytest.approx((8, 12.5))
     assert conformal.around_points(95.0, 10.0, 1, 100) == (85, 100)
     assert conformal.around_factor(10.0, None) is None
     assert conformal.around_points(10.0, None, 1, 100) is None
-    assert conformal.around_factor(1.0, math.log(16)) == pytest.approx((1 / 16, 16))
-    assert conformal.around_factor(1.0, math.log(17)) is None, "it says nothing"
+    assert conformal.around_factor(1.0, math.log(1.73)) == pytest.approx((1 / 1.73, 1.73))
+    assert conformal.around_factor(1.0, math.log(1.74)) is None, "it says nothing"

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from client_plugin.messages.form import Message
 from nodemgr.core.forecast import features as form
 from nodemgr.core.forecast.features import FeaturesError, WorkRow
-from nodemgr.core.model import messages
 from tests.core.forecast.trainings import features, is_of
 from tests.support.examples import examples
 
@@ -63,25 +62,100 @@ def test_features_are_what_they_were_after_packing() -> None:
 @pytest.mark.parametrize(
     ("change", "row"),
     [
-        ({"schema_version": 2}, messages.FEATURES_OF_OTHER_VERSION),
-        ({"schema_version": True}, messages.FEATURES_OF_OTHER_VERSION),
-        ({"command": "rm"}, messages.FEATURES_UNKNOWN),
-        ({"graph": {"conv3d": 1}}, messages.FEATURES_UNKNOWN),
-        ({"graph": [1]}, messages.FEATURES_NO_OBJECT),
-        ({"graph": {"mul": -1}}, messages.FEATURES_NO_NUMBER),
-        ({"graph": {"mul": 1.5}}, messages.FEATURES_NO_NUMBER),
-        ({"graph": {"mul": 2**63}}, messages.FEATURES_NO_NUMBER),
-        ({"execution": {"batchsize": True}}, messages.FEATURES_NO_NUMBER),
-        ({"framework": "x" * 65}, messages.FEATURES_FRAMEWORK),
-        ({"framework": "a\nb"}, messages.FEATURES_FRAMEWORK),
-        ({"framework": None}, messages.FEATURES_FRAMEWORK),
-        ({"work": {}}, messages.FEATURES_LONG_WORK),
-        ({"work": [["float32", 0, 0, 0, 0]] * 129}, messages.FEATURES_LONG_WORK),
-        ({"work": [["float31", 0, 0, 0, 0]]}, messages.FEATURES_NO_WORK),
-        ({"work": [["float32", 0, 0, 0]]}, messages.FEATURES_NO_WORK),
-        ({"work": [[[], 0, 0, 0, 0]]}, messages.FEATURES_NO_WORK),
-        ({"work": [["float32", 21, 0, 0, 0]]}, messages.FEATURES_NO_NUMBER),
-        ({"memory": {"peak_bytes": "1"}}, messages.FEATURES_NO_NUMBER),
+        (
+            {"schema_version": 2},
+            Message("the features are of another version: `schema_version` must be {version}"),
+        ),
+        (
+            {"schema_version": True},
+            Message("the features are of another version: `schema_version` must be {version}"),
+        ),
+        (
+            {"command": "rm"},
+            Message(
+                "`{place}` of the features has unknown names: {names}",
+                "use a client of the manager's version",
+            ),
+        ),
+        (
+            {"graph": {"conv3d": 1}},
+            Message(
+                "`{place}` of the features has unknown names: {names}",
+                "use a client of the manager's version",
+            ),
+        ),
+        ({"graph": [1]}, Message("the features have no form: `{place}` must be a JSON object")),
+        (
+            {"graph": {"mul": -1}},
+            Message("`{place}` of the features must be a whole number from {low} to {high}"),
+        ),
+        (
+            {"graph": {"mul": 1.5}},
+            Message("`{place}` of the features must be a whole number from {low} to {high}"),
+        ),
+        (
+            {"graph": {"mul": 2**63}},
+            Message("`{place}` of the features must be a whole number from {low} to {high}"),
+        ),
+        (
+            {"execution": {"batchsize": True}},
+            Message("`{place}` of the features must be a whole number from {low} to {high}"),
+        ),
+        (
+            {"framework": "x" * 65},
+            Message(
+                "`framework` of the features must be a name and a version, at most {limit} "
+                "letters, digits, spaces and . _ + -"
+            ),
+        ),
+        (
+            {"framework": "a\nb"},
+            Message(
+                "`framework` of the features must be a name and a version, at most {limit} "
+                "letters, digits, spaces and . _ + -"
+            ),
+        ),
+        (
+            {"framework": None},
+            Message(
+                "`framework` of the features must be a name and a version, at most {limit} "
+                "letters, digits, spaces and . _ + -"
+            ),
+        ),
+        ({"work": {}}, Message("`work` of the features must be a list of at most {limit} rows")),
+        (
+            {"work": [["float32", 0, 0, 0, 0]] * 129},
+            Message("`work` of the features must be a list of at most {limit} rows"),
+        ),
+        (
+            {"work": [["float31", 0, 0, 0, 0]]},
+            Message(
+                "`{place}` of the features must be a precision of {precisions}, then intensity, "
+                "operations, bytes and kernels"
+            ),
+        ),
+        (
+            {"work": [["float32", 0, 0, 0]]},
+            Message(
+                "`{place}` of the features must be a precision of {precisions}, then intensity, "
+                "operations, bytes and kernels"
+            ),
+        ),
+        (
+            {"work": [[[], 0, 0, 0, 0]]},
+            Message(
+                "`{place}` of the features must be a precision of {precisions}, then intensity, "
+                "operations, bytes and kernels"
+            ),
+        ),
+        (
+            {"work": [["float32", 21, 0, 0, 0]]},
+            Message("`{place}` of the features must be a whole number from {low} to {high}"),
+        ),
+        (
+            {"memory": {"peak_bytes": "1"}},
+            Message("`{place}` of the features must be a whole number from {low} to {high}"),
+        ),
     ],
 )
 def test_features_beyond_their_form_are_refused_with_one_line(

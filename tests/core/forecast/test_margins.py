@@ -7,7 +7,8 @@ import pytest
 from nodemgr.core.forecast import margins
 from nodemgr.core.forecast.margins import Pair
 from nodemgr.core.forecast.samples import Predicted
-from tests.core.forecast.trainings import GIB, owner, sample
+from nodemgr.core.model.values import replace
+from tests.core.forecast.trainings import GIB, features, owner, sample
 
 MIB = margins.MIB
 ENV = "env-ann"
@@ -94,4 +95,20 @@ def test_pairs_are_those_of_samples_with_a_forecast() -> None:
         sample(predicted=Predicted(memory_bytes=7), peak_bytes=None),
     ]
     assert margins.run_pairs(known) == [Pair(9, 30_000, owner("ann"))]
-    assert margins.memory_pairs(known) == [Pair(7, 5 * GIB, owner("ann"))]
+    assert margins.memory_pairs(known, "torch 9") == [Pair(7, 5 * GIB, owner("ann"))]
+    assert margins.memory_pairs(known, "tensorflow 2") == []
+
+
+def test_a_client_asks_for_a_larger_margin_until_past_tasks_give_one() -> None:
+    found = replace(features(), peak_bytes=8 * GIB, margin_bytes=5 * GIB)
+    assert margins.of_features(found, 10 * GIB, [], ENV) == 5 * GIB
+    assert margins.of_features(found, 100 * GIB, [], ENV) == 15 * GIB
+    known = [Pair(1_000, 1_100, owner("ann"))] * 99
+    assert margins.of_features(found, 10 * GIB, known, ENV) == GIB
+
+
+def test_memory_of_a_graph_is_not_filled_in_with_a_margin_beyond_its_bound() -> None:
+    graph = replace(features(), framework="tensorflow 2.21.0 graph")
+    assert not margins.is_too_wide(graph, 10 * GIB, 6 * GIB)
+    assert margins.is_too_wide(graph, 10 * GIB, 6 * GIB + 1)
+    assert not margins.is_too_wide(features(), 10 * GIB, 10 * GIB)

@@ -81,8 +81,3 @@ def test_figures_that_no_run_had_are_none() -> None:
     row = sample(step_ns=None, peak_bytes=None, utilization_percent=None)
     found = measured.of_same_step(features(), A100, owner("ann"), [row], ESTIMATE)
     assert found == measured.Measured(1, True, None, None, None)
-
-
-def test_the_nearest_of_others() -> None:
-    assert measured.nearest_ratio((0.0, 0.0), [((5.0, 0.0), 2.0), ((1.0, 1.0), 3.0)]) == 3.0
-    assert measured.nearest_ratio((0.0,), []) is None

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from client_plugin.messages.form import Message
+from client_plugin.messages.form import Message, Part
 from nodemgr.core.forecast import network, prediction
 from nodemgr.core.forecast.gpu_models import GPU_MODELS, find
 from nodemgr.core.forecast.prediction import Known, ModelForecast, Source
-from nodemgr.core.model import messages
 from nodemgr.core.model.entities import Quota
 from nodemgr.core.model.values import replace
 from tests.core.forecast.trainings import A100, GIB, features, is_of, owner, sample, text, weights
@@ -38,7 +37,9 @@ def test_without_samples_the_roofline_answers_without_an_interval() -> None:
     assert found.step_ns.interval is None
     assert found.run_ms == round(found.step_ns.number / 1000)
     assert found.memory_bytes == FIRST
-    assert is_because(found, messages.FORECAST_NOT_LEARNED)
+    assert is_because(
+        found, Part("nothing was learned yet: too few tasks with a known time of a step have ended")
+    )
 
 
 def test_a_network_corrects_the_estimate_with_an_interval() -> None:
@@ -52,12 +53,12 @@ def test_a_network_corrects_the_estimate_with_an_interval() -> None:
     assert found.step_ns.number == 2 * plain.number
     low, high = found.step_ns.interval or (0, 0)
     assert low < found.step_ns.number < high
-    assert (plain.error_percent, found.step_ns.error_percent) == (None, 11)  # e to the 0.1
+    assert (plain.error_percent, found.step_ns.error_percent) == (None, 6)  # the median
 
 
 def test_a_file_with_an_error_without_bounds_has_an_error_within_them() -> None:
-    body = weights(error=900.0)
-    body["networks"]["time"]["card"]["prior_error"] = 1_000.0
+    body = weights()
+    body["networks"]["time"]["card"]["residuals"] = [-900.0] * 9
     found = predicted(Known(networks=network.parse(text(body))))
     assert found.step_ns is not None
     assert found.step_ns.error_percent == 100 * (prediction.MAX_TIME_FACTOR - 1)
@@ -65,16 +66,24 @@ def test_a_file_with_an_error_without_bounds_has_an_error_within_them() -> None:
 
 def test_a_network_is_not_used_far_from_its_samples_or_while_it_is_no_better() -> None:
     for body, row in (
-        (weights(1.0, reach=0.0), messages.FORECAST_OUTSIDE),
-        (weights(1.0, width=1.0), messages.FORECAST_OUTSIDE),
-        (weights(1.0, error=0.5), messages.FORECAST_NOT_BETTER),
+        (
+            weights(1.0, reach=0.0),
+            Part("no task like this one has ended on the node: only an estimate"),
+        ),
+        (
+            weights(1.0, width=1.0),
+            Part("no task like this one has ended on the node: only an estimate"),
+        ),
+        (weights(1.0, error=0.5), Part("what was learned is no better than the estimate")),
     ):
         found = predicted(Known(networks=network.parse(text(body))))
         assert found.source is Source.ROOFLINE
         assert is_because(found, row)
         assert found.step_ns is not None
         # the residuals of the estimate hold where nothing better is known at all
-        assert (found.step_ns.interval is None) is (row is messages.FORECAST_OUTSIDE)
+        assert (found.step_ns.interval is None) is (
+            row.template == ("no task like this one has ended on the node: only an estimate")
+        )
 
 
 def test_utilisation_abstains_far_from_the_samples() -> None:
@@ -184,7 +193,7 @@ def test_unknown_memory_and_unknown_work_are_not_predicted() -> None:
     found = predicted(peak_bytes=0, work=())
     assert found.memory_bytes is found.step_ns is found.utilization is found.run_ms is None
     assert found.source is Source.NONE
-    assert is_because(found, messages.FORECAST_NEEDS_WORK)
+    assert is_because(found, Part("no operations of a step were counted"))
     assert predicted(iteration=0).run_ms is None
 
 
@@ -207,7 +216,7 @@ def test_the_prediction_set_has_every_model_and_the_answer_its_form() -> None:
 def test_an_answer_about_nothing_has_a_reason() -> None:
     found = features(peak_bytes=0, work=())
     answer = prediction.answer(found, prediction.predict(found, GPU_MODELS, owner()))
-    assert answer["reason"] == messages.FORECAST_OF_NOTHING()
+    assert answer["reason"] == "neither memory nor operations of a step were found"
     assert answer["memory_bytes"] is None
 
 
@@ -215,7 +224,13 @@ def test_a_model_of_unknown_rates_has_a_forecast_of_memory_alone() -> None:
     found = prediction.predict_memory(features(), "RTX 9090", owner())
     assert found.memory_bytes == FIRST
     assert found.step_ns is found.utilization is None
-    assert is_because(found, messages.FORECAST_UNKNOWN_MODEL)
+    assert is_because(
+        found,
+        Part(
+            "the peak rates of {name} are not known here{meant}: name them as `--gpu "
+            "NAME:TFLOPS:GBPS:GIB`"
+        ),
+    )
     answer = prediction.answer(features(), [found])
     assert answer["memory_bytes"] == FIRST
     assert answer["models"][0]["source"] == "none"

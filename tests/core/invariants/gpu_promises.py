@@ -55,14 +55,12 @@ def _outlook(state: State) -> Iterator[str]:
 def check_change(transition: Transition) -> Iterator[str]:
     """No GPU begins a task while it is drained; the manager drains no last usable GPU."""
     draft = transition.draft
-    for task_id, task in draft.tasks.changes.items():
-        before_task = draft.tasks.base.get(task_id)
+    for task_id, before_task, task in draft.tasks.changes():
         held = () if before_task is None else before_task.gpus
         for uuid in () if task is None else task.gpus:
             if draft.gpus[uuid].drained and uuid not in held:
                 yield f"{task_id} began on {uuid}, which is drained"
-    for uuid, gpu in draft.gpus.changes.items():
-        before = draft.gpus.base.get(uuid)
+    for uuid, before, gpu in draft.gpus.changes():
         if gpu is None or before is None or before.drained or not gpu.drained:
             continue
         if draft.gpu_records[uuid].drained_by == "nodemgr" and not any(

@@ -35,8 +35,8 @@ def check_change(transition: Transition) -> Iterator[str]:
     And what a task named is kept for it as long as its grant has its size.
     """
     draft = transition.draft
-    for task_id, task in draft.tasks.changes.items():
-        if task is None or task_id in draft.tasks.base or not task.kept_bytes:
+    for task_id, was, task in draft.tasks.changes():
+        if task is None or was is not None or not task.kept_bytes:
             continue
         for uuid in task.gpus:
             held = draft.grants[task.env, uuid]
@@ -44,23 +44,23 @@ def check_change(transition: Transition) -> Iterator[str]:
                 continue
             if not task.kept_bytes <= held.kept_bytes <= held.limit_bytes:
                 yield f"{task_id} began with more named memory than {held} has"
-    for key, grant in draft.grants.changes.items():
-        before = draft.grants.base.get(key)
+    for key, before, grant in draft.grants.changes():
         if grant is None or before is None or not (grant.most_bytes and before.most_bytes):
             continue
         grew = grant.memory_bytes > before.memory_bytes
-        if grew and grant.memory_bytes > _highest(draft.state, transition, key):
+        if grew and grant.memory_bytes > _highest(transition, key):
             yield f"{grant} grew beyond its range"
         was_active = accounting.active_tasks(before) > 0 and accounting.active_tasks(grant) > 0
         shrank = grant.memory_bytes < before.memory_bytes
-        ordered = draft.lowerings.base.get(key)
-        if was_active and shrank and before.env in draft.state.members and ordered is None:
+        ordered = draft.lowerings.before(key)
+        has_ledger = draft.members.before(before.env) is not None
+        if was_active and shrank and has_ledger and ordered is None:
             yield f"{grant} shrank from {before.memory_bytes} bytes without the ledger's answer"
 
 
-def _highest(state: State, transition: Transition, key: tuple[str, str]) -> int:
+def _highest(transition: Transition, key: tuple[str, str]) -> int:
     """The end of its range, or the quota's size while a task without a range shares it."""
     draft = transition.draft
     grant = draft.grants[key]
-    full_bytes = accounting.full_grant(draft.envs[grant.env].quota, state.gpus[grant.uuid])
+    full_bytes = accounting.full_grant(draft.envs[grant.env].quota, draft.gpus[grant.uuid])
     return max(full_bytes, elastic_grants.ceiling(draft, grant))

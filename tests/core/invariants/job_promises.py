@@ -20,6 +20,7 @@ from nodemgr.core.model.entities import (
     RunSpec,
 )
 from nodemgr.core.model.job_ids import array_of
+from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
 
 HOLDING = frozenset((JobState.STARTING, JobState.RUNNING))
@@ -52,6 +53,26 @@ def check(state: State) -> Iterator[str]:
             yield f"{job.job_id}, {job.state.value}: {wrong}"
     yield from _named_once(state)
     yield from _assigned(state)
+
+
+def check_change(draft: Draft) -> Iterator[str]:
+    """No job starts beyond the CPUs or the host memory of its quota or of the node."""
+    rows = [row for row in draft.jobs.values() if row.state in UNDER_WAY]
+    config = draft.config
+    for job_id, before, job in draft.jobs.changes():
+        is_new = before is None or before.state not in UNDER_WAY
+        if job is None or job.state not in UNDER_WAY or not is_new:
+            continue
+        quota = draft.envs[job.env].quota
+        for what, asked, sums, of_quota, of_node in (
+            ("CPUs", job.run.cpus, _sums(rows, lambda run: run.cpus), quota.cpus, config.node_cpus),
+            ("bytes", job.run.host_memory_bytes, _host_bytes(draft, rows),
+             quota.host_memory_bytes, config.node_memory_bytes),
+        ):  # fmt: skip
+            if asked and of_quota is not None and sums[job.env] > of_quota:
+                yield f"{job_id} starts with {sums[job.env]} {what} of its quota's {of_quota}"
+            if asked and of_node and sums.total() > of_node:
+                yield f"{job_id} starts with {sums.total()} {what} of the node's {of_node}"
 
 
 def _assigned(state: State) -> Iterator[str]:
@@ -160,6 +181,14 @@ def _sums(jobs: Iterable[Job], amount: Callable[[RunSpec], int | None]) -> Count
     return sums
 
 
+def _host_bytes(state: State, jobs: Iterable[Job]) -> Counter[str]:
+    """The host memory that jobs reserve, and under "" that of suspensions."""
+    sums = _sums(jobs, lambda run: run.host_memory_bytes)
+    if moved_bytes := sum(task.suspended_bytes or 0 for task in state.tasks.values()):
+        sums[""] = moved_bytes
+    return sums
+
+
 def _pairs(groups: Mapping[str, Iterable[str]]) -> set[tuple[str, str]]:
     """Each key with each of its members."""
     return {(key, member) for key, members in groups.items() for member in members}
@@ -189,7 +218,7 @@ def _named_once(state: State) -> Iterator[str]:
             Counter(j.env for j in jobs if j.run.gpus == 0 and j.state in UNDER_WAY),
         ),
         ("host_cpus", state.host_cpus, _sums(jobs, lambda run: run.cpus)),
-        ("host_bytes", state.host_bytes, _sums(jobs, lambda run: run.host_memory_bytes)),
+        ("host_bytes", state.host_bytes, _host_bytes(state, jobs)),
         (
             "held_or_dependent",
             sorted(state.held_or_dependent),

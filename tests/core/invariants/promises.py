@@ -66,22 +66,22 @@ def check_change(transition: Transition, event: Event) -> list[str]:
 
     No grant grows beyond its GPU, or takes its env above its quota. (What a lowered quota or a
     smaller node left stays; so this is of the change, before it is applied, and not of the state.)
-    No entry starts that no launcher could start. Each job and task that changed its state did so by
-    the tables (model/transitions.py).
+    No entry starts that no launcher could start, or beyond what the host has for it. Each job and
+    task that changed its state did so by the tables (model/transitions.py).
     """
     draft = transition.draft
     starts = [effect.job_id for effect in transition.effects if isinstance(effect, StartJob)]
     wrong = [
         f"{job_id} is started in a place that is down"
         for job_id in starts
-        if not draft.state.is_up(draft.jobs[job_id].run.place)
+        if not draft.is_up(draft.jobs[job_id].run.place)
     ]
+    wrong += job_promises.check_change(draft)
     wrong += transitions_taken.check(draft, event)
     wrong += _beside_shares(draft)
     wrong += gpu_promises.check_change(transition)
     wrong += grant_promises.check_change(transition)
-    for (env, uuid), grant in draft.grants.changes.items():
-        before = draft.grants.base.get((env, uuid))
+    for (env, uuid), before, grant in draft.grants.changes():
         if grant is None or (
             before is not None
             and grant.memory_bytes <= before.memory_bytes
@@ -117,8 +117,8 @@ def _beside_shares(draft: Draft) -> Iterator[str]:
     """
     if draft.config.plain_tasks_share:
         return
-    for task_id, task in draft.tasks.changes.items():
-        if task is None or task_id in draft.tasks.base:
+    for task_id, before, task in draft.tasks.changes():
+        if task is None or before is not None:
             continue
         for uuid in task.gpus:
             there = [draft.tasks[other] for other in draft.gpu_tasks.members(uuid)]
@@ -411,14 +411,17 @@ def _indices(state: State) -> Iterator[str]:
         yield f"{sorted(state.silent_jobs)} are stalled, and some have no task"
     udp_askers = {a.process: True for r in requests for a in r.askers if a.pid is None}
     yield from _differ("udp_askers", state.udp_askers, udp_askers)
-    by_env: dict[str, dict[str, None]] = {}
-    by_gpu: dict[str, dict[str, None]] = {}
+    by_env: dict[str, set[str]] = {}
+    by_gpu: dict[str, set[str]] = {}
     for task in state.tasks.values():
-        by_env.setdefault(task.env, {})[task.task_id] = None
+        by_env.setdefault(task.env, set()).add(task.task_id)
         for uuid in task.gpus:
-            by_gpu.setdefault(uuid, {})[task.task_id] = None
-    yield from _differ("env_tasks", state.env_tasks, by_env)
-    yield from _differ("gpu_tasks", state.gpu_tasks, by_gpu)
+            by_gpu.setdefault(uuid, set()).add(task.task_id)
+    for name, stored, counted in (
+        ("env_tasks", state.env_tasks, by_env),
+        ("gpu_tasks", state.gpu_tasks, by_gpu),
+    ):
+        yield from _differ(name, {key: set(group) for key, group in stored.items()}, counted)
     yield from _differ(
         "process_of_connection",
         state.process_of_connection,

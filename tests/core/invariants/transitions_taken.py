@@ -41,16 +41,11 @@ def check(draft: Draft, event: Event) -> Iterator[str]:
     allowed = _JOB_CHAINS if isinstance(event, OrderAll) else _JOB_PAIRS
     yield from _differences("job", _jobs(draft), allowed)
     tasks = (
-        (
-            task_id,
-            getattr(draft.tasks.base.get(task_id), "state", None),
-            getattr(task, "state", None),
-        )
-        for task_id, task in draft.tasks.changes.items()
+        (task_id, getattr(before, "state", None), getattr(task, "state", None))
+        for task_id, before, task in draft.tasks.changes()
     )
     yield from _differences("task", tasks, _TASK_PAIRS)
-    for task_id, task in draft.tasks.changes.items():
-        before = draft.tasks.base.get(task_id)
+    for task_id, before, task in draft.tasks.changes():
         if before is None or task is None or before.suspension is task.suspension:
             continue
         if task.suspension not in SUSPENSIONS[before.suspension]:
@@ -58,8 +53,8 @@ def check(draft: Draft, event: Event) -> Iterator[str]:
 
 
 def _jobs(draft: Draft) -> Iterator[tuple[str, JobState | None, JobState | None]]:
-    for job_id, job in draft.jobs.changes.items():
-        before = draft.jobs.base.get(job_id) or _within_row(draft, job_id)
+    for job_id, was, job in draft.jobs.changes():
+        before = was or _within_row(draft, job_id)
         ended = draft.history.get(job_id)
         after = job if ended is None else ended.job
         if after is None and before is not None and before.indices:
@@ -73,7 +68,7 @@ def _jobs(draft: Draft) -> Iterator[tuple[str, JobState | None, JobState | None]
 
 def _within_row(draft: Draft, job_id: str) -> Job | None:
     """The job as an element of its array's row, before the step."""
-    row = draft.jobs.base.get(array_of(job_id) or "")
+    row = draft.jobs.before(array_of(job_id) or "")
     return None if row is None else element(row, job_id)
 
 

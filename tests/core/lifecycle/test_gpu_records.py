@@ -14,6 +14,7 @@ from nodemgr.core.model.entities import (
     Cause,
     FailureKind,
     JobState,
+    TaskClass,
 )
 from nodemgr.core.placement import xids
 from nodemgr.core.scheduler import preference
@@ -161,6 +162,26 @@ def test_a_user_who_kills_own_jobs_moves_no_rate() -> None:
         made.job_ends(job, exit_code=None, signal=9)
     assert made.state.outlook == before
     assert len(made.state.failures) == 1
+
+
+# -- requests with a class --
+
+
+@pytest.mark.parametrize(("has_failed", "chosen"), [(False, 1), (True, 0)])
+def test_a_latency_sensitive_request_avoids_a_gpu_on_which_it_would_fail(
+    has_failed: bool, chosen: int
+) -> None:
+    made = Node(2)
+    for env in ("a", "b"):
+        made.quota(env, 1, 10, task_class=TaskClass.LATENCY_SENSITIVE)
+    made.asks("b", 10, percent=30, expected_ms=HOUR_MS)
+    assert made.gpus_of(10) == [0]
+    for _ in range(9 * has_failed):
+        made.fails(1, after_ms=48 * HOUR_MS)
+    made.now_ns += DAY_NS
+    assert made.state.gpus["GPU-1"].usable
+    made.asks("a", 11, percent=30, expected_ms=10 * HOUR_MS)
+    assert made.gpus_of(11) == [chosen], "else the one with the most compute left"
 
 
 @pytest.mark.parametrize("jump_ns", [-20 * 365 * DAY_NS, 20 * 365 * DAY_NS])

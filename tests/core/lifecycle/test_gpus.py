@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.manager import State, step
+from nodemgr.core.manager import Draft, step
 from nodemgr.core.model.effects import SendNote
 from nodemgr.core.model.entities import Config, Gpu
 from nodemgr.core.model.events import GpusChanged
@@ -120,7 +120,7 @@ INVENTORIES: dict[str, Inventory] = {
 }
 
 
-def calls(state: State, gpus: list[Gpu], now_ns: int) -> int:
+def calls(state: Draft, gpus: list[Gpu], now_ns: int) -> int:
     """The calls of functions, and the steps of generators, that the inventory costs."""
     count = 0
 
@@ -137,7 +137,7 @@ def calls(state: State, gpus: list[Gpu], now_ns: int) -> int:
 
 
 def costs(gpus: int) -> dict[str, int]:
-    state = State(Config())
+    state = Draft(Config())
     every = [gpu(index) for index in range(gpus)]
     return {
         name: calls(state, inventory(every), number * S)

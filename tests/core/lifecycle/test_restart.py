@@ -150,18 +150,26 @@ def test_a_discarded_transition_has_happened_nowhere() -> None:
     asked = events.Acquire(
         node.caller("bob", 99), "a99", "token99", 1, 1 * GIB, 1, None, "python", 1
     )
-    step(node.state, asked, node.now_ns)
+    made = step(node.state, asked, node.now_ns)
+    assert node.rows() != before
+    made.discard()
     assert (node.rows(), node.state.version) == (before, version)
 
 
-def test_a_transition_is_applied_once_and_to_its_own_state() -> None:
+def test_a_transition_is_applied_or_discarded_once_before_the_next() -> None:
     node = Node(1)
     first = step(node.state, events.SetQuota("alice", node_quota(), "root", 1), node.now_ns)
-    second = step(node.state, events.SetQuota("bob", node_quota(), "root", 1), node.now_ns)
+    with pytest.raises(ValueError, match="applied or discarded"):
+        step(node.state, events.SetQuota("bob", node_quota(), "root", 1), node.now_ns)
     first.apply()
-    for transition in (first, second):
+    second = step(node.state, events.SetQuota("bob", node_quota(), "root", 1), node.now_ns)
+    for again in (first.apply, first.discard):
         with pytest.raises(ValueError, match="once"):
-            transition.apply()
+            again()
+    second.discard()
+    with pytest.raises(ValueError, match="once"):
+        second.apply()
+    assert list(node.state.envs) == ["alice"]
 
 
 def node_quota() -> object:

@@ -31,5 +31,6 @@ def test_a_step_is_durable_by_its_event_or_by_an_effect_of_it() -> None:
     match.apply()
     idle = stepped(node, events.Match(WALL))
     assert (idle.durable, idle.reserve) == (False, True)
+    idle.discard()
     queue = stepped(node, events.SetQueue(QueueRow("normal", 200), "ann", WALL))
     assert (queue.durable, queue.reserve) == (True, True)

@@ -13,7 +13,7 @@ from nodemgr.core.model.endings import NEXT, Next, pause_ns
 from nodemgr.core.model.entities import MS, Cause, Config, DenyCode, JobState, QueueRow
 from nodemgr.core.requests import notify
 from nodemgr.core.views import job_rows
-from tests.core.world import WALL, Node, gpu, submission
+from tests.core.world import GIB, WALL, Node, gpu, submission
 
 DOCS = Path(__file__).parents[3] / "docs" / "jobs.md"
 FIRST_MS, LONGEST_MS = 10_000, 3_600_000
@@ -60,6 +60,24 @@ def test_each_cause_has_its_row_and_the_docs_show_it() -> None:
     assert {cause.value: words[NEXT[cause]] for cause in Cause} == {
         cause: text for cause, text in shown.items() if cause in set(Cause)
     }
+
+
+def test_lack_of_memory_takes_away_a_figure_of_earlier_runs_once() -> None:
+    """The job goes back to its place, and no restart is used."""
+    node = node_of()
+    node.quota("alice", 1, 40)
+    known = {"memory_bytes": 4 * GIB, "memory_most_bytes": 40 * GIB, "is_memory_filled": True}
+    job_id = running(node, **known)
+    queued_ns = node.job(job_id).queued_ns
+    node.job_ends(job_id, 1, cause=Cause.GPU_MEMORY)
+    job = node.job(job_id)
+    run = job.run
+    assert (run.memory_bytes, run.memory_most_bytes, run.is_memory_filled) == (None, None, False)
+    assert (job.restarts, job.queued_ns, job.state) == (0, queued_ns, JobState.STARTING)
+    assert "more GPU memory than its earlier runs (exit code 1)" in job.why
+    assert node.state.tasks[job.task_id or ""].memory_bytes is None
+    node.job_ends(job_id, 1, cause=Cause.GPU_MEMORY)
+    assert node.job(job_id).state is JobState.FAILED
 
 
 def test_a_job_that_fails_by_itself_is_over() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.lifecycle import jobs, leasing
-from nodemgr.core.manager import Draft, finish
+from nodemgr.core.leases import begins, ends, stalls
+from nodemgr.core.lifecycle import jobs
+from nodemgr.core.manager import finish
 from nodemgr.core.model import events, transitions
 from nodemgr.core.model.entities import FINAL, Cause, JobState, TaskState
 from nodemgr.core.model.transitions import (
@@ -112,7 +113,7 @@ def fails_and_is_judged() -> None:
 
 
 def runs_and_ends() -> None:
-    for begins in (True, False):
+    for has_begun in (True, False):
         for exit_code, more in (
             (0, {}),
             (1, {}),
@@ -120,7 +121,7 @@ def runs_and_ends() -> None:
         ):
             node = node_of()
             job_id = job_of(node, **more)
-            if begins:
+            if has_begun:
                 node.begins(job_id)
             node.job_ends(job_id, exit_code)
             if exit_code == 0:
@@ -128,28 +129,29 @@ def runs_and_ends() -> None:
                 node.happens(events.RequeueJob(job_id, "ann", WALL, job=ended.job, spec=ended.spec))
         node = node_of()
         job_id = job_of(node)
-        if begins:
+        if has_begun:
             node.begins(job_id)
         node.job_ends(job_id, None, why="it was killed", cause=Cause.SUPERVISOR_LOST)
 
 
 def is_stopped() -> None:
-    for begins in (False, True):
+    for has_begun in (False, True):
         for gives_back in (False, True):
             for then in (JobState.WITHDRAWN, JobState.FAILED, JobState.QUEUED, JobState.PAUSED):
-                stops(begins=begins, gives_back=gives_back, then=then)
+                stops(has_begun=has_begun, gives_back=gives_back, then=then)
     node = node_of()
     node.gives_back((job_of(node), 1))
 
 
-def stops(*, begins: bool, gives_back: bool, then: JobState) -> None:
+def stops(*, has_begun: bool, gives_back: bool, then: JobState) -> None:
     """FAILED follows from the audit alone: the test stops the job as the audit does."""
     node = node_of()
     job_id = job_of(node)
-    if begins:
+    if has_begun:
         node.begins(job_id)
     if then is JobState.FAILED:
-        draft = Draft(node.state)
+        draft = node.state
+        draft.begin(node.now_ns, node.wall_ns)
         jobs.stop(draft, draft.jobs[job_id], then, "offence")
         transition = finish(draft, must_apply=True)
         transition.apply()
@@ -160,7 +162,7 @@ def stops(*, begins: bool, gives_back: bool, then: JobState) -> None:
         node.withdraws(job_id)
     else:
         node.requeues(job_id, by_admin=then is JobState.PAUSED)
-    if gives_back and not begins:
+    if gives_back and not has_begun:
         node.gives_back((job_id, 1))
     else:
         node.begins(job_id)
@@ -184,7 +186,7 @@ def test_each_row_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.add((before, event, after))
         return transitions.checked(table, before, event, after)
 
-    for module in (jobs, leasing):
+    for module in (jobs, begins, ends, stalls):
         monkeypatch.setattr(module, "checked", recorded)
     for story in (
         waits_and_is_withdrawn,
@@ -214,7 +216,7 @@ def test_a_final_job_has_no_row() -> None:
 def test_a_change_that_no_row_allows_is_refused_and_changes_nothing() -> None:
     node = node_of()
     job_id = job_of(node, hold=True)
-    draft = Draft(node.state)
+    draft = node.state
     with pytest.raises(TransitionRefused, match="start does not lead from held to starting"):
         jobs.changed(draft, draft.jobs[job_id], JobEvent.START, JobState.STARTING)
     with pytest.raises(TransitionRefused):
@@ -226,7 +228,7 @@ def test_a_change_that_no_row_allows_is_refused_and_changes_nothing() -> None:
 def test_the_invariants_find_a_state_that_was_set_past_the_table(state: JobState) -> None:
     node = node_of()
     job_id = job_of(node, hold=True)
-    draft = Draft(node.state)
+    draft = node.state
     draft.jobs.put(job_id, replace(draft.jobs[job_id], state=state))
     event = events.Disconnected(1)
     (found,) = transitions_taken.check(draft, event)
@@ -237,7 +239,7 @@ def test_the_invariants_find_a_task_that_was_set_past_the_table() -> None:
     node = node_of()
     node.asks("alice", 1)
     (task,) = node.state.tasks.values()
-    draft = Draft(node.state)
+    draft = node.state
     draft.tasks.put("t99", replace(task, state=TaskState.STALLED))
     (found,) = transitions_taken.check(draft, events.Disconnected(1))
     assert "task t99 went from" in found
@@ -246,7 +248,7 @@ def test_the_invariants_find_a_task_that_was_set_past_the_table() -> None:
 def test_several_orders_in_one_step_may_take_several_rows() -> None:
     node = node_of()
     job_id = job_of(node, hold=True)
-    draft = Draft(node.state)
+    draft = node.state
     draft.jobs.put(job_id, replace(draft.jobs[job_id], state=JobState.STARTING))
     orders = events.OrderAll((), WALL)
     assert list(transitions_taken.check(draft, orders)) == []

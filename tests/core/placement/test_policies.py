@@ -13,6 +13,7 @@ from nodemgr.core.placement.policies import (
     KnownGpu,
     SizedJob,
     expected_loss,
+    is_endangered,
     is_short,
     reliable,
 )
@@ -78,6 +79,24 @@ def test_extreme_rates_keep_an_order(rate: float) -> None:
 
 def test_no_candidates_are_no_order() -> None:
     assert all(policy([], LONG) == [] for policy in POLICIES.values())
+
+
+@pytest.mark.parametrize(
+    ("rate", "quiet_hours", "job", "expected"),
+    [
+        (1e-2, math.inf, SizedJob(1, 5.0), False),
+        (1e-2, math.inf, SizedJob(1, 5.1), True),
+        (1e-2, math.inf, SizedJob(1), True),
+        (1e-5, math.inf, SizedJob(8, 24.0), False),
+        (1e-5, RECENT_HOURS / 2, SizedJob(1, 0.1), True),
+        (0.0, math.inf, SizedJob(1, 1e9), False),
+        (math.inf, math.inf, SizedJob(1, 0.1), True),
+    ],
+)
+def test_a_gpu_endangers_a_job_by_its_rate_and_its_last_failure(
+    rate: float, quiet_hours: float, job: SizedJob, expected: bool
+) -> None:
+    assert is_endangered(gpu(0, rate, quiet_hours=quiet_hours), job) is expected
 
 
 def test_four_gpus_one_bad_and_three_jobs_find_the_optimum() -> None:

@@ -245,6 +245,10 @@ def with_compute(*percents: int, releasable: int = 0) -> list[Candidate]:
     ]
 
 
+def endangered(gpus: list[Candidate], *numbers: int) -> list[Candidate]:
+    return [gpu._replace(is_endangered=gpu.number in numbers) for gpu in gpus]
+
+
 LS, NORMAL, BE = TaskClass
 
 COMPUTE = {
@@ -269,6 +273,21 @@ COMPUTE = {
             gpu._replace(time_ms=time_ms)
             for gpu, time_ms in zip(with_compute(50, 50, 50), (None, 90, 60), strict=True)
         ], [2],
+    ),
+    "a GPU on which it would probably fail comes after the others": (
+        LS, 30, endangered(with_compute(80, 40, 100), 2), [0]
+    ),
+    "it is given if no other has the compute": (
+        LS, 50, endangered(with_compute(20, 40, 60), 2), [2]
+    ),
+    "it is preferred to a GPU where best effort gives the compute up": (
+        LS, 30, endangered(with_compute(20, 30, releasable=70), 1), [1]
+    ),
+    "where all are alike the one with the most left": (
+        LS, 30, endangered(with_compute(80, 100), 0, 1), [1]
+    ),
+    "for normal and best effort the mark alone changes nothing": (
+        BE, 30, endangered(with_compute(50, 50), 0), [0]
     ),
     "a whole GPU beside nothing": (NORMAL, 100, with_compute(99, 100), [1]),
 }  # fmt: skip

@@ -189,3 +189,16 @@ def test_the_model_of_the_gpu_gives_the_expected_time_and_the_steps() -> None:
     job_id = node.submits("alice", gpus=1, expected_ms=999_000, predicted=rows)
     task = node.state.tasks[node.job(job_id or "").task_id or ""]
     assert (task.expected_ms, task.expected_steps) == (135_000, 90)
+
+
+def test_an_interactive_task_is_planned_with_the_time_that_its_request_had() -> None:
+    busy = node()
+    busy.asks("alice", 1, 3, expected_ms=100_000)
+    (task,) = busy.state.tasks.values()
+    assert (task.expected_ms, task.time_limit_ms) == (100_000, None)
+    gang = submit(busy, "bob", 4, 50)
+    assert runs(busy, submit(busy, "carol", 1, 101)) is None
+    assert runs(busy, submit(busy, "carol", 1, 100)) == [3]
+    busy.passes(150_000)
+    assert task.task_id in busy.state.tasks, "nothing ends it"
+    assert runs(busy, gang) is None

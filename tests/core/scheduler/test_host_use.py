@@ -158,9 +158,10 @@ def test_no_later_job_takes_what_a_host_short_job_needs(limit_ms: int | None) ->
     on_the_third = node.submits("alice", gpus=1, time_limit_ms=limit_ms)
     on_the_kept = node.submits("alice", gpus=1, time_limit_ms=limit_ms)
     reserving = node.submits("alice", gpus=0, host_memory_bytes=GIB, time_limit_ms=limit_ms)
-    assert started(node, short, on_the_third, on_the_kept, reserving) == [False, True, False, False]
+    is_over = False, limit_ms == 10_000  # before the end that is waited for
+    assert started(node, short, on_the_third, on_the_kept, reserving) == [False, True, *is_over]
     node.restart()
-    assert started(node, short, on_the_kept, reserving) == [False, False, False]
+    assert started(node, short, on_the_kept, reserving) == [False, *is_over]
     node.job_ends(first)
     assert started(node, short, on_the_kept, reserving) == [True, True, True]
 
@@ -180,3 +181,66 @@ def test_the_end_of_a_job_without_gpus_starts_the_job_that_waits_for_its_cpus() 
     node.job_ends(without_gpus)
     node.passes(0)
     assert started(node, short, later) == [True, False]
+
+
+def limited(node: Node, env: str, ms: int | None = None, **asked: Any) -> str | None:
+    """A job without a GPU, with this time limit."""
+    return node.submits(env, gpus=0, time_limit_ms=ms, **asked)
+
+
+def test_a_later_job_that_leaves_what_an_earlier_one_needs_does_not_wait_for_it() -> None:
+    node = node_of(1)
+    limited(node, "bob", host_memory_bytes=40 * GIB)
+    short = limited(node, "bob", host_memory_bytes=30 * GIB, cpus=2)
+    memory = limited(node, "bob", host_memory_bytes=GIB)
+    assert started(node, short, memory) == [False, False]
+    assert started(node, limited(node, "bob", cpus=6), limited(node, "bob", cpus=1)) == [
+        True,
+        False,
+    ]
+    node = node_of(1)
+    limited(node, "alice", cpus=4)
+    short = limited(node, "alice", cpus=4)
+    memory = limited(node, "alice", host_memory_bytes=GIB)
+    assert started(node, short, memory) == [False, True], "it takes no CPU"
+    other = limited(node, "bob", cpus=4)
+    assert started(node, other) == [True], "it is short of its quota alone"
+
+
+@pytest.mark.parametrize(
+    ("known_ms", "later_ms", "starts"),
+    [(100_000, 70_000, True), (100_000, 70_001, False), (None, 1, False), (100_000, None, False)],
+)
+def test_a_later_job_starts_first_if_it_ends_before_every_known_end(
+    known_ms: int | None, later_ms: int | None, starts: bool
+) -> None:
+    """With the grace of its end: 30 s."""
+    node = node_of(1)
+    running = [limited(node, "bob", ms, cpus=3) or "" for ms in (known_ms, 500_000)]
+    for job in running:
+        node.begins(job)
+    short = limited(node, "bob", cpus=3)
+    later = limited(node, "bob", later_ms, cpus=1)
+    assert started(node, short, later) == [False, starts]
+    if starts:
+        assert started(node, limited(node, "bob", 70_000, cpus=1)) == [False], "not before that"
+        node.begins(later or "")
+        node.job_ends(later or "")
+    node.job_ends(running[0])
+    assert started(node, short) == [True]
+
+
+def test_no_job_starts_first_where_suspended_tasks_or_an_ending_job_give_memory_back() -> None:
+    node = node_of(1)
+    first = limited(node, "bob", 500_000, host_memory_bytes=40 * GIB) or ""
+    node.begins(first)
+    short = limited(node, "bob", host_memory_bytes=30 * GIB)
+    node.asks("alice", 1)
+    (task,) = node.state.tasks
+    node.suspends(task)
+    node.is_measured(task, GIB)
+    node.is_out(task)
+    assert started(node, short, limited(node, "bob", 10, host_memory_bytes=GIB)) == [False, False]
+    node.dies(1)
+    node.withdraws(first)
+    assert started(node, limited(node, "bob", 10, host_memory_bytes=GIB)) == [False]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nodemgr.core.manager import State, step
+from nodemgr.core.manager import Draft, step
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.entities import Config, Gpu, JobPayload, JobSpec, Quota, RunSpec
 from nodemgr.core.model.events import (
@@ -21,8 +21,8 @@ NOW = WALL = 10**12
 GPUS = tuple(Gpu(f"GPU-{index}", index, "model", 80 << 30) for index in range(4))
 
 
-def node() -> State:
-    state = State(Config(placement="learned"))
+def node() -> Draft:
+    state = Draft(Config(placement="learned"))
     for event in (
         GpusChanged(GPUS, WALL),
         LaunchHostChanged("", True, "", WALL),
@@ -32,7 +32,7 @@ def node() -> State:
     return state
 
 
-def take(state: State, event: Event) -> list[StartJob]:
+def take(state: Draft, event: Event) -> list[StartJob]:
     transition = step(state, event, NOW)
     transition.apply()
     starts = [effect for effect in transition.effects if isinstance(effect, StartJob)]
@@ -48,7 +48,7 @@ def submit(gpus: int, hours: float | None = None) -> Event:
     )
 
 
-def given(state: State, event: Event) -> tuple[str, ...]:
+def given(state: Draft, event: Event) -> tuple[str, ...]:
     (start,) = take(state, event)
     return start.gpus
 

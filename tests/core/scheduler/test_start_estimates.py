@@ -122,6 +122,16 @@ def test_a_waiter_is_told_the_next_end_that_is_known() -> None:
     )
 
 
+def test_of_equal_ends_always_the_same_one_is_told() -> None:
+    busy = node(8)
+    for number in range(8):
+        submit(busy, "bob", 1, 7_200, name=f"eval{number}")
+    busy.asks("alice", 10, 1)
+    told = busy.told(10)
+    assert told is not None
+    assert "next known end 00:13 UTC: bob/eval0, time limit" in told.reason
+
+
 def test_who_waits_for_his_own_tasks_is_told_their_next_known_end() -> None:
     busy = node(3)
     busy.quota("bob", 1)

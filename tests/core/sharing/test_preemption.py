@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodemgr.core.model.effects import StopJob
 from nodemgr.core.model.entities import JobState, Suspension, TaskClass
-from nodemgr.core.model.events import WithdrawJob
+from nodemgr.core.model.events import SuspendFailed, WithdrawJob
 from tests.core.world import GIB, Node
 
 LS, NORMAL, BE = TaskClass
@@ -235,3 +235,15 @@ def test_best_effort_goes_once_its_last_process_over_udp_has_left() -> None:
     assert node.state.tasks["t1"].suspension is Suspension.NONE
     node.releases("a", 1, udp=True)
     assert node.state.tasks["t1"].suspension is Suspension.SUSPENDING
+
+
+def test_the_end_of_a_job_that_could_not_be_suspended_names_the_cause() -> None:
+    node = busy_node(gib=80)
+    job_id = runs(node, "a", 30)
+    (task,) = node.state.tasks.values()
+    node.asks("a", 1, token=task.token)
+    node.asks("c", 3, task_class=LS, percent=50)
+    node.happens(SuspendFailed(task.task_id, "it needs 58 GiB of host memory", node.wall_ns))
+    job = node.state.jobs[job_id]
+    assert job.state is JobState.STOPPING
+    assert job.why.endswith("and the job could not be suspended (it needs 58 GiB of host memory)")

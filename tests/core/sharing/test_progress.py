@@ -230,3 +230,42 @@ def test_a_user_s_deadline_comes_before_the_forecast() -> None:
     node.passes(89_000)
     node.progresses(1, 50, None)
     assert shares(node) == {"a": 30}
+
+
+@pytest.mark.parametrize(
+    ("most_ms", "deadline_ms", "others", "percents"),
+    [
+        (100_000, 200_000, 70, {"a": 50, "b": 50}),
+        (100_000, 200_001, 40, {"a": 50, "b": 40}),
+        (100_000, 500_000, 70, {"a": 30, "b": 70}),
+        (200_000, 100_000, 70, {"a": 100, "b": 0}),
+        (None, 200_000, 70, {"a": 30, "b": 70}),
+    ],
+)
+def test_a_deadline_that_runs_have_shown_to_need_more_gets_it_at_once(
+    most_ms: int | None, deadline_ms: int, others: int, percents: dict[str, int]
+) -> None:
+    """By the upper end of a measured time; an estimate without one waits for steps of 10 %."""
+    node = Node(1)
+    node.quota("b", 1, 8, task_class=BE)
+    node.asks("b", 2, 1, percent=others)
+    node.quota("a", 1, 8, task_class=LS)
+    run = PredictedRun("simulated", None, 30, 500 * MS, 90_000, 90_000, most_ms=most_ms)
+    job_id = node.submits(
+        "a", gpus=1, task_class=LS, compute_percent=30, predicted=(run,), deadline_ms=deadline_ms
+    )
+    assert node.job(job_id or "").task_id is not None
+    assert shares(node) == percents
+    (task,) = [task for task in node.state.tasks.values() if task.env == "a"]
+    assert task.compute_percent == 30, "the rest may be given back"
+
+
+def test_what_other_shares_hold_is_not_taken_at_once() -> None:
+    node = Node(1)
+    node.quota("n", 1, 8, compute_percent=60)
+    node.asks("n", 2, 1)
+    node.quota("a", 1, 8, task_class=LS)
+    run = PredictedRun("simulated", None, 30, 500 * MS, 90_000, 90_000, most_ms=100_000)
+    node.submits("a", gpus=1, task_class=LS, compute_percent=30, predicted=(run,),
+                 deadline_ms=100_000)  # fmt: skip
+    assert shares(node) == {"n": 60, "a": 40}

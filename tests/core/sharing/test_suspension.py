@@ -553,3 +553,40 @@ def test_a_grant_has_the_named_memory_of_all_when_a_task_comes_back_to_it() -> N
     assert not node.state.requests
     grant = node.state.grants["a", "GPU-0"]
     assert grant.kept_bytes == 20 * GIB <= grant.limit_bytes
+
+
+def test_its_host_memory_counts_for_the_node_and_for_no_quota() -> None:
+    node = Node(1, node_memory_bytes=100 * GIB)
+    node.quota("alice", 1, host_memory_bytes=60 * GIB)
+    node.asks("alice", 1)
+    node.suspends("t1")
+    node.is_measured("t1", 50 * GIB)
+    assert node.of(SuspendProcesses) == [SuspendProcesses("t1", (key(1),), 50 * GIB)]
+    node.is_out("t1")
+    assert node.submits("alice", gpus=0, host_memory_bytes=40 * GIB) == "j1"
+    node.begins("j1")
+    node.submits("alice", gpus=0, host_memory_bytes=20 * GIB)
+    standing = Standings(node.state, node.now_ns).of(
+        node.state.requests[node.state.jobs["j2"].request_id or ""]
+    )
+    assert standing[2].endswith(
+        "jobs of this node reserve 40 GiB of host memory of 100 GiB of host memory, and suspended "
+        "tasks have 50 GiB of GPU memory there; waits for a job to end or a task to resume"
+    )
+    node.resumes("t1")
+    node.is_back("t1")
+    assert node.state.jobs["j2"].request_id is None, "it began"
+    assert not node.state.tasks["t1"].suspended_bytes
+    node.is_measured("t1", 5 * GIB)
+    node.is_measured("t9", 5 * GIB)
+    assert "" not in node.state.host_bytes, "a measure that comes late counts for nothing"
+
+
+def test_a_suspended_task_that_ends_gives_its_host_memory_back(node: Node) -> None:
+    node.asks("alice", 1)
+    node.suspends("t1")
+    node.is_measured("t1", GIB)
+    node.is_measured("t1", 3 * GIB)
+    assert node.state.host_bytes[""] == 3 * GIB
+    node.dies(1)
+    assert not node.state.host_bytes

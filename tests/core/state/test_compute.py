@@ -7,7 +7,6 @@ import pytest
 from nodemgr.core.model.entities import Suspension, TaskClass
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import compute
-from nodemgr.core.state.draft import Draft
 from tests.core.invariants import promises
 from tests.core.world import Node
 
@@ -25,7 +24,7 @@ def node_with(*shares: tuple[TaskClass, int | None], **config: bool) -> Node:
 
 def sums(node: Node) -> tuple[int, int, int, int]:
     """Free for a plain request and for a share, of best effort, granted."""
-    draft = Draft(node.state)
+    draft = node.state
     return (
         compute.free_percent(draft, "GPU-0", plain=True),
         compute.free_percent(draft, "GPU-0", plain=False),
@@ -76,7 +75,7 @@ def test_the_invariants_know_which_share_a_task_may_have(
 
 def test_a_suspended_task_has_no_compute() -> None:
     node = node_with((BE, 30), (LS, 20))
-    draft = Draft(node.state)
+    draft = node.state
     draft.put_task(replace(draft.tasks["t1"], suspension=Suspension.SUSPENDED))
     assert compute.best_effort_percent(draft, "GPU-0") == 0
     assert compute.free_percent(draft, "GPU-0", plain=False) == 80
@@ -85,12 +84,12 @@ def test_a_suspended_task_has_no_compute() -> None:
 
 
 def test_best_effort_tasks_come_youngest_first() -> None:
-    draft = Draft(node_with((BE, 30), (NORMAL, 20), (BE, 5)).state)
+    draft = node_with((BE, 30), (NORMAL, 20), (BE, 5)).state
     assert [task.task_id for task in compute.best_effort(draft, "GPU-0")] == ["t3", "t1"]
 
 
 def test_plain_tasks_need_no_sums() -> None:
     """The tables of compute are not even made for a step without a share."""
     node = node_with((NORMAL, None), (NORMAL, None))
-    assert not compute.in_use(Draft(node.state))
+    assert not compute.in_use(node.state)
     assert (node.state.compute, node.state.shrunk) == ({}, {})

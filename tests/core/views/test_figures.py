@@ -9,6 +9,7 @@ import pytest
 from nodemgr.core.model.entities import Process
 from nodemgr.core.views import figures, snapshot
 from nodemgr.core.views.figures import (
+    CgroupUse,
     GateUse,
     GpuSensors,
     GpuUse,
@@ -206,6 +207,18 @@ def test_the_status_has_the_figures() -> None:
     assert second == {**dict.fromkeys(first), "index": 1, "uuid": "GPU-1"}
     (row,) = shown["tasks"]
     assert row | task(node, given)._asdict() == row
+
+
+def test_an_env_has_the_figures_of_its_jobs_alone() -> None:
+    node = node_of_one_task()
+    node.quota("bob", 1)
+    own, other = (node.submits(env, gpus=0) or "" for env in ("alice", "bob"))
+    use = CgroupUse(1_500, 3, 4, 5, 6)
+    given = readings(node, jobs={own: use, other: use, "j99": use})
+    row = {"cpu_seconds": 1.5, "host_memory_bytes": 3, "host_peak_bytes": 4,
+           "read_bytes": 5, "written_bytes": 6}  # fmt: skip
+    assert figures.frame(node.state, given, {}, "alice")["jobs"] == [{"job": own, **row}]
+    assert [job["job"] for job in figures.frame(node.state, given, {})["jobs"]] == [own, other]
 
 
 # -- launch gates --

@@ -18,6 +18,7 @@ from nodemgr.edge.api.client_verbs import Questions
 from nodemgr.edge.api.job_waits import Waits
 from nodemgr.edge.engine.submission_batches import submission_units
 from nodemgr.edge.rpc.cost import STEP_UNITS, Units
+from nodemgr.edge.store.database import CommitBatch
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import DyingStore, LocalManager
 
@@ -102,6 +103,32 @@ def test_an_order_to_many_ids_is_done_in_parts_that_each_fit_a_step(talk: Talk) 
     assert all(row["error"] is None for answer in answers for row in answer["jobs"])
     assert largest(talk.steps) <= STEP_UNITS
     assert set(talk.states().values()) == {"queued"}
+
+
+def test_the_last_part_of_an_order_brings_all_parts_to_the_disk(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync for each part kept others waiting for the disk."""
+    journal, commits = talk.manager.daemon.journal, list[object]()
+    commit, sync = journal._store.commit, journal._store.sync
+
+    def committed(batch: CommitBatch, *, durable: bool) -> None:
+        commits.append(durable)
+        commit(batch, durable=durable)
+
+    ids = talk.submit_many(3 * MOST)
+    monkeypatch.setattr(journal._store, "commit", committed)
+    monkeypatch.setattr(journal._store, "sync", lambda: commits.append("sync") or sync())
+    parts = len(talk.parts("free", jobs=ids))
+    assert commits == [False] * (parts - 1) + [True]
+    assert journal._store.on_disk == journal._store.commits
+    commits.clear()
+    unknown = [f"j{10**6 + number}" for number in range(300)]
+    parts = len(talk.parts("hold", jobs=[*ids, *unknown], skip=True))
+    assert commits[-1] == "sync", "the last part has nothing to store"
+    assert True not in commits
+    assert len(commits) < parts
+    assert journal._store.on_disk == journal._store.commits
 
 
 def test_ids_that_are_unknown_are_bounded_too_and_are_one_query(

@@ -12,9 +12,9 @@ from nodemgr.edge.api.admin_operations import AdminOperations
 from nodemgr.edge.api.client_verbs import Questions
 from nodemgr.edge.api.verb_table import Verbs
 from nodemgr.edge.clients.client_sessions import Session
-from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.host.loop import new_loop
 from tests.edge.hub import settle
+from tests.edge.simulated_clock import SimulatedClock
 
 
 class Asker(Session):
@@ -39,8 +39,9 @@ class World:
         daemon: Any = SimpleNamespace(
             loop=self.loop,
             clock=self.clock,
-            hub=SimpleNamespace(knows=lambda session: session.key not in self.gone),
+            knows=lambda session: session.key not in self.gone,
             node=SimpleNamespace(when_fresh=lambda then: then()),
+            journal=SimpleNamespace(observe_with=lambda _observer: None),
         )
         self.figures_wait: list[Any] | None = None
         """The questions that wait for figures; None: the figures are fresh."""
@@ -96,9 +97,10 @@ def test_questions_that_waited_for_figures_have_turns_of_their_own(world: World)
 def test_an_order_that_waits_for_a_reading_takes_another_turn(world: World) -> None:
     faults: list[object] = []
     world.loop.set_exception_handler(lambda _loop, context: faults.append(context))
+    asker = Asker(world.said, "a")
     order = {"rid": 1, "what": "order", "argument": '{"verb": "status"}'}
     for _ in range(2):
-        world.questions.received(Asker(world.said, "a"), order)
+        world.questions.received(asker, order)
         settle(world.loop)
     assert world.said == ["a", "a"]
     assert faults == []

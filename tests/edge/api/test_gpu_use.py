@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nodemgr.core.views.gpu_minutes import MINUTE_NS, GpuReading
 from nodemgr.edge.api.gpu_use import PastUse
 from nodemgr.edge.api.verb_table import Right, Speaker
-from nodemgr.edge.host.clock import SimulatedClock
-from tests.support.limits import WAIT_LIMIT_S
+from tests.edge.simulated_clock import SimulatedClock
+from tests.support.limits import until
 from tests.support.local import FakeGpus, LocalManager
 
 START_WALL_NS = 28_000_000 * MINUTE_NS
 START_S = START_WALL_NS // 1_000_000_000
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 ASKER = Speaker(Right.ADMIN_TOKEN, "someone", "someone", None)
@@ -37,7 +28,7 @@ class Node:
         self.clock = clock
         self.gpus = gpus
         self.manager = LocalManager(directory=directory, clock=clock, gpus=gpus)
-        self.sampler = self.manager.service.parts._sampler
+        self.sampler = self.manager.service.daemon.sampler
 
     def minute_ends(self) -> None:
         self.clock.advance(MINUTE_NS)
@@ -49,8 +40,8 @@ class Node:
 
     def told(self) -> dict[str, Any]:
         """The answer, since the start."""
-        parts = self.manager.service.parts
-        use = PastUse(parts.daemon, parts._past)
+        parts = self.manager.service.daemon
+        use = PastUse(parts, parts._past)
         answers: list[str] = []
         span = {"since_wall_ns": START_WALL_NS}
         self.manager.do(lambda: use.samples(ASKER, span).begin(answers.append))

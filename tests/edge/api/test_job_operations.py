@@ -21,7 +21,6 @@ import pytest
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.core.views.job_rows import Cursor
-from nodemgr.edge.admin.control_client import ManagerRefused
 from nodemgr.edge.api import job_arguments, job_operations
 from nodemgr.edge.kernel.processes import user_name
 from nodemgr.edge.rpc import wire
@@ -234,7 +233,7 @@ def test_what_administrators_order_is_refused_to_users(talk: Conversation) -> No
 
 def test_nothing_is_submitted_on_the_control_plane(manager: LocalManager) -> None:
     """The owner would be unknown."""
-    with pytest.raises(ManagerRefused, match="unknown verb 'job_submit'"):
+    with pytest.raises(Fault, match="unknown verb 'job_submit'"):
         manager.call("job_submit", **submission())
 
 
@@ -400,7 +399,7 @@ def test_descriptors_that_a_client_sends_are_not_taken(manager: LocalManager) ->
 
 
 def test_who_waits_and_goes_is_forgotten(manager: LocalManager) -> None:
-    waits = manager.service.parts.job_orders.waits
+    waits = manager.service.daemon.job_orders.waits
 
     def until(count: int) -> None:
         deadline = time.monotonic() + WAIT_LIMIT_S
@@ -429,7 +428,7 @@ def test_a_client_that_goes_while_its_jobs_are_looked_for_leaves_no_wait(
     manager: LocalManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manager would keep it to the end of the job."""
-    orders, turns = manager.service.parts.job_orders, iter(range(40))
+    orders, turns = manager.service.daemon.job_orders, iter(range(40))
     monkeypatch.setattr(orders, "_find_all", lambda *_: (None for _ in turns))
     with Conversation(manager.env_dir("alice") / "socket", WAIT_LIMIT_S) as talk:
         job = order(talk, "job_submit", **submission())["job"]

@@ -10,8 +10,7 @@ import base64
 import json
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.log_pieces import PIECE_BYTES
 from nodemgr.edge.api.output_reads import LOG_BYTE_NS
 from nodemgr.edge.rpc import wire
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 from tests.support.local import LocalManager
 from tests.support.packets import decode
 
@@ -87,15 +86,8 @@ class Reader:
         return told
 
 
-def until(seen: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_LIMIT_S
-    while not seen():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def until_waiting(manager: LocalManager, count: int) -> None:
-    logs = manager.service.parts.job_orders.logs
+    logs = manager.service.daemon.job_orders.logs
     until(lambda: manager.do(lambda: len(logs)) == count)
 
 

@@ -84,7 +84,7 @@ class Alice:
 
     def __init__(self, manager: LocalManager, talk: Conversation) -> None:
         self.manager, self._talk = manager, talk
-        self.verbs: Mapping[str, VerbRow] = manager.service.parts.verbs.rows
+        self.verbs: Mapping[str, VerbRow] = manager.service.daemon.verbs.rows
         self.array = ""
 
     def order(self, verb: str, **given: object) -> dict[str, Any]:

@@ -16,16 +16,16 @@ ALLOWED: dict[Right, set[str]] = {
     ENV: READS | {
         "allocations", "doctor", "figures", "forecast", "holdings", "job_assign", "job_free",
         "job_hold", "job_log_read", "job_modules", "job_move", "job_orders", "job_place",
-        "job_requeue", "job_submit", "job_submit_many", "job_wait", "job_withdraw", "programs",
-        "release", "run_begin", "status", "task_keep", "task_resume", "task_show", "task_suspend",
-        "web_revoke", "web_token", "web_tokens",
+        "job_requeue", "job_submit", "job_submit_many", "job_wait", "job_withdraw", "program_begun",
+        "program_ran", "programs", "release", "run_begin", "status", "task_keep", "task_resume",
+        "task_show", "task_suspend", "web_revoke", "web_token", "web_tokens",
     },
     ADMIN: READS | {
         "allocations", "doctor", "env_create", "env_rekey", "env_show", "events", "figures",
         "gpu_drain", "gpu_failed", "gpu_repaired", "gpu_resume", "job_acknowledge", "job_assigned",
         "job_free", "job_hold", "job_log_read", "job_move", "job_orders", "job_requeue", "job_wait",
-        "job_withdraw", "node_join", "node_leave", "ping", "placement_read", "queue_create",
-        "queue_rm", "quota_rm",
+        "job_withdraw", "node_join", "node_leave", "ping", "placement_read", "pool_hold",
+        "pool_state", "queue_create", "queue_rm", "quota_rm",
         "quota_set", "quota_show", "release", "report_forecast", "report_samples", "status",
         "task_keep", "task_resume", "task_show", "task_suspend", "web_revoke", "web_token",
         "web_tokens",
@@ -46,7 +46,7 @@ def verbs() -> Iterator[Verbs]:
     with LocalManager() as manager:
         for env in ("alice", "bob"):
             manager.call("quota_set", env=env, gpus=1)
-        yield manager.service.parts.verbs
+        yield manager.service.daemon.verbs
 
 
 def caller(right: Right) -> Speaker:

@@ -15,7 +15,7 @@ from nodemgr.core.views.figures import GpuSensors
 from nodemgr.edge.api import views
 from nodemgr.edge.gpu import figure_reader
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
-from nodemgr.edge.host.clock import SimulatedClock
+from tests.edge.simulated_clock import SimulatedClock
 from tests.support.local import LocalManager
 from tests.support.udp_clients import FakeClient
 
@@ -42,12 +42,14 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
             used_bytes=daemon.gpus.last.used_bytes,
             last_beat_ns=daemon.beats.packets,
             env=env,
-            readings=manager.service.parts.views._figures.now(),
+            readings=manager.service.daemon.views._figures.now(),
         )
         said: list[str] = []
-        manager.service.parts.views.reply_status(env, said.append)
+        manager.service.daemon.views.reply_status(env, said.append)
         text = json.loads(said[0])
-        for key in ("store", "launcher", "counters", "manager", "queue_loop", "crowds"):
+        for key in (
+            "store", "launcher", "gate_node", "counters", "manager", "queue_loop", "crowds",
+        ):  # fmt: skip
             text.pop(key, None)
         for request in text["queue"]:
             assert [place["pid"] for place in request.pop("places")] == request["pids"]
@@ -95,7 +97,7 @@ def test_a_long_status_is_made_in_turns(
     monkeypatch.setattr(views, "TURN_TASKS", 1)
     assert [row["id"] for row in manager.call("status")["tasks"]] == whole
     said: list[str] = []
-    manager.do(lambda: manager.service.parts.views.status("alice").begin(said.append))
+    manager.do(lambda: manager.service.daemon.views.status("alice").begin(said.append))
     clients[3].release()
     while not said:
         manager.do(lambda: None)  # a turn of the loop
@@ -114,7 +116,7 @@ def test_many_environments_are_written_in_turns(
     said: list[str] = []
 
     def removed_between_two_turns() -> list[str]:
-        manager.service.parts.views.reply_status(None, said.append)
+        manager.service.daemon.views.reply_status(None, said.append)
         del manager.daemon.state.envs["d"]
         return list(said)
 
@@ -126,15 +128,6 @@ def test_many_environments_are_written_in_turns(
     manager.do(lambda: manager.daemon.state.envs.update(d=row))
     for name in "bcd":
         manager.call("quota_rm", env=name)
-
-
-def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Client) -> None:
-    for _ in range(6):
-        client = make_client(manager.env_dir("alice"))
-        client.acquire(1)
-        manager.call("status")
-        client.release()
-    assert len(manager.service.parts.views._task_rows) <= 3
 
 
 def test_an_env_is_told_of_its_own_holdings(manager: LocalManager, make_client: Client) -> None:
@@ -251,7 +244,7 @@ def test_a_task_that_ends_while_figures_are_read_has_no_row(
     in_use(manager, client)
     manager.gpus.gate.clear()
     said: list[object] = []
-    manager.do(lambda: manager.service.parts.views.figures().begin(said.append))
+    manager.do(lambda: manager.service.daemon.views.figures().begin(said.append))
     client.release()
     manager.gpus.gate.set()
     while not said:
@@ -263,7 +256,7 @@ def test_the_figures_of_very_many_tasks_end_with_the_oldest(
     manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "FIGURED_TASKS", 3)
-    monkeypatch.setattr(views, "FIGURED_TURN_TASKS", 2)
+    monkeypatch.setattr(views, "TURN_TASKS", 2)
     clients = [make_client(manager.env_dir("alice")) for _ in range(6)]
     for client in clients:
         client.acquire(1)

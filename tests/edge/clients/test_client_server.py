@@ -28,7 +28,7 @@ import pytest
 from nodemgr.edge.clients import client_server as module
 from nodemgr.edge.clients import descriptor_filter, socket_access
 from nodemgr.edge.clients.client_server import ClientServer
-from nodemgr.edge.clients.client_sessions import DECODED_NS
+from nodemgr.edge.clients.client_sessions import DECODED_NS, PAGES
 from nodemgr.edge.clients.rate_limits import WINDOW_NS
 from nodemgr.edge.host import descriptors
 from nodemgr.edge.host.clock import RealClock
@@ -37,6 +37,7 @@ from nodemgr.edge.kernel.processes import ProcessTable
 from nodemgr.edge.rpc.wire import Direction, encode
 from tests.edge.hub import StubHub, settle, turn
 from tests.edge.unserved import UnservedFile
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.packets import decode
 from tests.support.processes import lasting_fds, open_fds
@@ -106,7 +107,7 @@ class World:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory:
         yield Path(directory)
 
 
@@ -482,8 +483,9 @@ def test_one_who_does_not_read_holds_up_nobody_and_misses_nothing(world: World) 
         os.close(fds[0])
 
 
-def test_one_who_never_reads_is_disconnected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_OUTBOX_BYTES", 20_000)
+def test_one_who_never_reads_is_disconnected(world: World) -> None:
+    (listener,) = world.server._listeners.values()
+    listener.bounds = listener.bounds._replace(outbox_bytes=20_000)
     world.connected()
     for rid in range(5_000):
         world.hub.sessions[0].answer("ACK", rid=rid)
@@ -734,7 +736,7 @@ def test_while_the_disk_is_late_an_env_has_a_request_a_turn(
     (listener,) = [
         listener for listener in world.server._listeners.values() if listener.env == "alice"
     ]
-    world.server._begin_turn(listener)  # as the clock would
+    world.server._begin_turn(listener.turn)  # as the clock would
     world.until(lambda: len(world.hub.messages) == 6)
 
 
@@ -765,7 +767,7 @@ def test_work_for_an_env_beside_its_packets_is_a_part_of_its_turn_alone(
     world.server.open("bob", directory / "bob")
     sock = world.connected()
     world.server.charge("alice", module.TURN_NS + 1)
-    turns = {each.env: each.turn_over for each in world.server._listeners.values()}
+    turns = {env: each.is_over for env, each in world.server._turns.items()}
     assert turns == {"alice": True, "bob": False}
     sock.send(BEAT)
     world.until(lambda: world.hub.messages)
@@ -775,23 +777,61 @@ def test_a_pass_counts_where_time_was_spent_since_the_last_one(
     world: World, directory: Path
 ) -> None:
     world.server.open("bob", directory / "bob")
-    turns = {each.env: each for each in world.server._listeners.values()}
+    turns = world.server._turns
     world.server.charge("alice", 3_000)
     world.server.charge("bob", 1_000)
     world.server.share(400_000)
-    assert (turns["alice"].turn_ns, turns["bob"].turn_ns) == (303_000, 101_000)
+    assert (turns["alice"].spent_ns, turns["bob"].spent_ns) == (303_000, 101_000)
     world.server.share(400_000)
-    assert turns["alice"].turn_ns == 303_000, "no client caused this one"
+    assert turns["alice"].spent_ns == 303_000, "no client caused this one"
 
 
 def test_what_an_env_spends_in_its_rest_counts_in_its_next_turn(world: World) -> None:
-    (listener,) = world.server._listeners.values()
+    alice = world.server._turns["alice"]
     world.server.charge("alice", module.TURN_NS + 1)
     world.server.charge("alice", module.TURN_NS - 1)
-    world.server._rested(listener)  # as the clock would
-    assert not listener.turn_over
+    world.server._rested(alice, world.server.now_ns())  # as the clock would
+    assert not alice.is_over
     world.server.charge("alice", 2)
-    assert listener.turn_over
+    assert alice.is_over
+
+
+def test_an_env_has_one_turn_on_both_its_sockets(
+    world: World, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the node and in its containers: with one on each it had nine tenths of the time."""
+    outside, path = world.connected(), directory / "inside"
+    world.server.open("alice", path, for_all=True)
+    world.path = path
+    inside = world.connected()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.loop, "call_later", lambda *_: None)
+        world.hub.sessions[0].took(module.TURN_NS + 1)
+        for sock in outside, inside:
+            sock.send(encode("RELEASE", rid=1, task="ab12"))
+        settle(world.loop)
+        assert world.hub.messages == []
+    world.server._begin_turn(world.server._turns["alice"])  # as the clock would
+    world.until(lambda: len(world.hub.messages) == 2)
+
+
+def test_work_in_a_rest_was_no_rest_and_owes_one_of_its_own(
+    world: World, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an order that goes on in many turns: an env has half of the time while another asks."""
+    world.server.open("bob", directory / "bob")
+    alice = world.server._turns["alice"]
+    rests_s: list[float] = []
+    monkeypatch.setattr(world.loop, "call_later", lambda after_s, *_: rests_s.append(after_s))
+    monkeypatch.setattr(world.server, "now_ns", lambda: 10**9)
+    for listener in reversed(world.server._listeners.values()):
+        world.server._asked(listener)
+    world.server.charge("alice", 8_000_000)
+    world.server.charge("alice", 100_000_000)
+    world.server._rested(alice, 10**9)
+    world.server._rested(alice, 10**9)
+    assert rests_s == [0.01, 0.225]
+    assert not alice.is_over
 
 
 def test_when_descriptors_run_out_the_connected_live_and_the_new_wait(directory: Path) -> None:
@@ -882,3 +922,77 @@ def test_random_bytes_are_counted_and_dropped(world: World) -> None:
     world.send_all(sock, [*packets, BEAT])
     world.until(lambda: world.hub.messages)
     assert world.hub.counters["packets_malformed"] == len(packets)
+
+
+# -- the page process, which may be taken over by a viewer --
+
+ASK = encode("ASK", rid=1, what="order", argument='{"verb":"view"}')
+
+
+@pytest.fixture
+def page(world: World, directory: Path) -> World:
+    """The socket of the page process, in a clock that stands still."""
+    world.stand_still()
+    world.path = directory / "page"
+    world.server.open(PAGES, world.path, for_all=True)
+    return world
+
+
+def test_a_page_process_has_a_fifth_of_the_time_and_nobody_rests_for_it(
+    page: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With any number of connections, and also where nobody else asks."""
+    rests: list[float] = []
+    monkeypatch.setattr(page.loop, "call_later", lambda s, *_: rests.append(s))
+    page.hub.on_message = lambda *_: page.passes(2 * module.TURN_NS)
+    for _ in range(3):
+        sock = page.connected()
+        sock.send(ASK)
+    page.until(lambda: page.hub.messages)
+    settle(page.loop, 20)
+    assert len(page.hub.messages) == 1, "the others wait for the end of its rest"
+    assert rests == [pytest.approx(4 * 2 * module.TURN_NS / 1e9)]
+    assert page.server.is_quiet()
+    assert module.OF_PAGES.rest_percent == 400
+
+
+def test_a_page_process_rests_however_much_it_owes(page: World) -> None:
+    rests: list[float] = []
+    page.loop.call_later = lambda s, *_: rests.append(s)  # type: ignore[assignment,misc]
+    page.server.charge(PAGES, 3 * module.MAX_REST_NS)
+    assert rests == [pytest.approx(12.0)]
+
+
+def test_a_page_process_has_so_many_questions_under_way(page: World) -> None:
+    sock, most = page.connected(), module.OF_PAGES.unanswered
+    assert most is not None
+    page.hub.on_message = lambda session, _: session.owes(1)
+    page.send_all(sock, [ASK] * most)
+    page.until(lambda: len(page.hub.messages) == most)
+    sock.send(ASK)
+    settle(page.loop, 20)
+    assert len(page.hub.messages) == most
+    page.hub.sessions[-1].owes(-1)
+    page.until(lambda: len(page.hub.messages) == most + 1)
+
+
+def test_a_page_process_that_does_not_read_is_not_read(page: World) -> None:
+    sock = page.connected()
+    session = page.hub.sessions[-1]
+    while not session.outbox:  # type: ignore[attr-defined]
+        session.answer("PART", rid=1, index=0, count=1, data="x" * 900)
+    sock.send(ASK)
+    settle(page.loop, 20)
+    assert not page.hub.messages
+    while not page.hub.messages:
+        sock.recv(2_000)
+        settle(page.loop)
+    assert page.hub.verbs() == ["ASK"]
+
+
+def test_new_page_processes_come_slowly(page: World) -> None:
+    arrivals = page.server._listeners[page.path].arrivals
+    arrivals.began_ns, arrivals.spent = page.server.now_ns(), module.OF_PAGES.arrivals + 1
+    page.connect()
+    settle(page.loop, 20)
+    assert not page.hub.sessions

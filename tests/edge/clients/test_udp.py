@@ -14,10 +14,10 @@ from nodemgr.edge.clients.client_sessions import BEAT_NS
 from nodemgr.edge.clients.rate_limits import CpuTimeShare
 from nodemgr.edge.clients.sift import PacketBatch
 from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
-from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.rpc.wire import Direction, encode, sign, verify
 from tests.edge.hub import StubHub, settle, turn
+from tests.edge.simulated_clock import SimulatedClock
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.packets import Packet, decode
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodemgr.core.views import cdi
-from nodemgr.edge.containers import cdi_files
+from nodemgr.edge.containers import cdi_files, payload
 from nodemgr.edge.containers.cdi_files import Containers, gpu_nodes, missing_node
 from nodemgr.paths import payload_dir
 from tests.core import cdi_rules
@@ -56,6 +56,18 @@ def test_without_an_env_there_is_no_file(tmp_path: Path) -> None:
     box.settle([])
     assert list((tmp_path / "cdi").iterdir()) == []
     assert box.fault is None
+
+
+def test_the_client_is_copied_at_the_start_and_not_for_the_first_env(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 ms of the loop, in which others had no answer."""
+    box = containers(tmp_path)
+    box.settle([])
+    assert payload.current(tmp_path / "state").is_dir()
+    monkeypatch.setattr(payload, "place", None)
+    box.settle(["alice"])
+    assert (box.fault, box.path.exists()) == (None, True)
 
 
 def test_a_file_that_needs_no_change_stays_the_very_file(tmp_path: Path) -> None:

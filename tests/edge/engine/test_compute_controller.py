@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
+from client_plugin.ways.event_stream import EventStream
 from nodemgr.core.views.figures import NO_SENSORS
-from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.compute import mps, registry
 from nodemgr.edge.compute.launch_gate import SLOTS, GateState, LaunchGate
 from nodemgr.edge.engine import compute_controller
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
 from tests.edge.compute import turns
-from tests.support.limits import WAIT_LIMIT_S
+from tests.session import TMP
+from tests.support.limits import WAIT_LIMIT_S, until
 from tests.support.local import FakeGpus, LocalManager
 from tests.support.udp_clients import FakeClient
 
@@ -39,7 +40,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     for name in ("CALM_NS", "MOST_CALM_NS"):  # envs that were parted meet in no test
         monkeypatch.setattr(registry, name, 10**15)
     managers: list[LocalManager] = []
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory:
 
         def start(**arguments: Any) -> LocalManager:
             managers.append(LocalManager(directory=Path(directory), beat_ms=20, **arguments))
@@ -98,20 +99,10 @@ def task_of(manager: LocalManager, client: FakeClient) -> dict[str, Any]:
     return next(task for task in manager.call("status")["tasks"] if client.pid in task["pids"])
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Asks again until it is so."""
-    end = time.monotonic() + WAIT_LIMIT_S
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
-
-
 def happens(manager: LocalManager, name: str) -> dict[str, Any]:
     """The first event of this name, past or coming."""
-    with EventStream(manager.run_dir) as stream:
-        return next(
-            event for event in stream.follow(0, timeout_s=WAIT_LIMIT_S) if event["name"] == name
-        )
+    with EventStream(manager.run_dir, 0) as stream:
+        return next(event for event in stream.follow(WAIT_LIMIT_S) if event["name"] == name)
 
 
 def pair(manager: LocalManager, make_client: Client) -> tuple[FakeClient, FakeClient]:

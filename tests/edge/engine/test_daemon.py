@@ -22,16 +22,19 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.lifecycle import leasing
+from client_plugin.ways.event_stream import EventStream
+from nodemgr.core.leases import begins
 from nodemgr.core.model import effects
 from nodemgr.edge import service
-from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.api import admin_operations
 from nodemgr.edge.engine.ledger_controller import LEDGER_META
-from nodemgr.edge.host.clock import RealClock, SimulatedClock
+from nodemgr.edge.host.clock import RealClock
+from nodemgr.edge.kernel import process_locations
 from nodemgr.edge.ledger import registry
 from nodemgr.edge.ledger.native_ledger import Ledger, LedgerError, OtherLayoutError
 from nodemgr.edge.store.database import FILE_NAME
+from tests.edge.simulated_clock import SimulatedClock
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import GIB, LONG_MS, DyingStore, FakeGpus, LocalManager
 from tests.support.processes import is_stopped
@@ -68,7 +71,7 @@ def manager(make: Make) -> LocalManager:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory:
         yield Path(directory)
 
 
@@ -78,10 +81,8 @@ def task_of(manager: LocalManager, client: FakeClient) -> dict[str, Any]:
 
 def until(manager: LocalManager, name: str) -> dict[str, Any]:
     """The first event of this name, past or coming."""
-    with EventStream(manager.run_dir) as stream:
-        return next(
-            event for event in stream.follow(0, timeout_s=WAIT_LIMIT_S) if event["name"] == name
-        )
+    with EventStream(manager.run_dir, 0) as stream:
+        return next(event for event in stream.follow(WAIT_LIMIT_S) if event["name"] == name)
 
 
 def silence(manager: LocalManager, *heard: FakeClient) -> None:
@@ -122,7 +123,7 @@ def test_a_change_of_state_that_the_core_refuses_sets_its_request_aside(
 ) -> None:
     client = make_client(manager.env_dir("alice"))
     with monkeypatch.context() as without_rows:
-        without_rows.setattr(leasing, "TASK_TRANSITIONS", {})
+        without_rows.setattr(begins, "TASK_TRANSITIONS", {})
         client.ask(1)
         assert "set aside" in client.expect("WAIT")["reason"]
         status = manager.call("status")
@@ -511,7 +512,50 @@ def test_a_part_of_an_environments_directory_that_goes_is_seen(
     assert manager.do(manager.service._find_lost) == path
 
 
+def test_the_loss_of_the_run_directory_names_the_containers_that_have_the_old_one(
+    manager: LocalManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: Callable[[Path], list[str]] = lambda _: ["web-1", "web-2"]  # noqa: E731
+    monkeypatch.setattr(process_locations, "containers_without", names)
+    lost = manager.run_dir / "control.sock"
+    line = manager.do(lambda: manager.service._report(lost))
+    assert line.startswith(f"{lost} is gone, and the manager ")
+    assert line.endswith("start these containers again, which have the old one: web-1, web-2")
+    event = until(manager, "rundir.lost")
+    assert (event["missing"], event["containers"]) == (str(lost), ["web-1", "web-2"])
+
+
 # -- GPUs --
+
+
+def test_gpus_without_a_lease_are_read_every_10_s_and_each_beat_for_a_minute_after_a_find(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, gpus = SimulatedClock(), FakeGpus(1)
+    manager = make(clock=clock, gpus=gpus)
+    node, beat_s = manager.daemon.node, manager.daemon.state.config.beat_ms / 1_000
+    periods: list[float] = []
+
+    def audited(*processes: tuple[int, int]) -> float:
+        """The time to the next reading (s), after one that shows this memory by PID."""
+        clock.advance(1)
+        gpus.processes[gpus.gpus[0].uuid] = dict(processes)
+        node.audit(gpus.read(clock.monotonic_ns()))
+        with monkeypatch.context() as patch:
+            patch.setattr(node.gpus, "set_period", periods.append)
+            node._watch_gpus()
+        return periods[-1]
+
+    def after(duration_ns: int, *processes: tuple[int, int]) -> float:
+        clock.advance(duration_ns)
+        return manager.do(lambda: audited(*processes))
+
+    thief, minute_ns = (os.getpid(), 8 * GIB), 60 * 10**9
+    assert after(0) == 10.0
+    assert after(0, thief) == beat_s
+    after(0)
+    assert after(minute_ns - 3) == beat_s
+    assert after(3) == 10.0
 
 
 def test_a_gpu_that_is_lost_is_told_and_not_granted_and_back_when_it_is_back(

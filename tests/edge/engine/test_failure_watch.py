@@ -52,7 +52,7 @@ def test_a_gpu_that_an_administrator_drains_is_in_the_log(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with LocalManager(gpus=FakeGpus(2)) as manager:
-        manager.call("gpu_drain", index=0, by="root (uid 0)", note="fan")
+        manager.call("gpu_drain", index=0, note="fan")
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "drained" in line]
     assert "nodemgr gpu resume 0 ends that" in line
     assert "fan" in line

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nodemgr.edge.admin.control_client import ManagerRefused
+from client_plugin.ways.faults import Fault
 from nodemgr.edge.engine import node_monitor
 from nodemgr.edge.engine.informer import QUEUE_CHANGED, News, Resource
 from tests.support.limits import WAIT_LIMIT_S
@@ -150,7 +150,7 @@ def test_one_listener_that_fails_keeps_nothing_from_the_others(
 def test_what_could_not_be_stored_is_told_to_nobody(manager: LocalManager) -> None:
     news = told(manager)
     manager.store.fault = "database or disk is full"
-    with pytest.raises(ManagerRefused):
+    with pytest.raises(Fault):
         manager.call("quota_set", env="carol", gpus=1)
     assert news == []
     manager.store.fault = None

@@ -14,6 +14,7 @@ from nodemgr.core.model import events
 from nodemgr.core.model.entities import Cause, JobState
 from nodemgr.edge.executor.interface import RunOrder
 from tests.jobs.world import TWO_NODES, World
+from tests.session import TMP
 from tests.support.local import FailingStore, FakeGpus
 
 
@@ -25,7 +26,7 @@ def store() -> FailingStore:
 @pytest.fixture
 def world(store: FailingStore) -> Iterator[World]:
     """Two GPUs, and a stand-in for what executes jobs."""
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as name:
         world = World(Path(name), TWO_NODES, gpus=FakeGpus(2), store=store)
         yield world
         world.close()

@@ -102,7 +102,7 @@ def test_the_lists_are_what_a_grant_runs(
     for name in ("IDLE_PERIOD_S", "BEAT_CHECK_S"):
         monkeypatch.setattr(node_monitor, name, 10_000)
     with LocalManager(beat_ms=60_000) as manager:
-        manager.do(manager.service.parts._sampler.close)
+        manager.do(manager.service.daemon.sampler.close)
         manager.call("quota_set", env="alice", gpus=2)
         manager.gpus.gate.clear()
         for _ in range(5):  # the new quota wakes the scheduler's task some turns later

@@ -11,12 +11,12 @@ import pytest
 
 from nodemgr.edge.forecast import knowledge as knowledge_module
 from nodemgr.edge.forecast.knowledge import Knowledge
-from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.store import sample_rows
 from nodemgr.edge.store.database import Store, StoreFailed
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.sample_rows import SampleRow
 from tests.core.forecast.trainings import sample, text, weights
+from tests.edge.simulated_clock import SimulatedClock
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from nodemgr.edge.forecast.trainer import Trainer
 from tests.core.forecast.trainings import A100, GIB, features, sample
 from tests.edge.forecast.priorities import AT_USUAL_PRIORITY
 from tests.jobs.world import KINDS, World
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import FakeGpus
 from tests.support.udp_clients import FakeClient
@@ -37,7 +38,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(progress, "LEAST_INTERVAL_NS", 1_000)
     gpus = FakeGpus(1)
     gpus.gpus[0] = replace(gpus.gpus[0], name=A100)
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as name:
         made = World(Path(name), KINDS[0], gpus=gpus)
         yield made
         made.close()
@@ -86,7 +87,7 @@ NO_NUMBERS = ["-1", "nan", "inf", "1e9", "1e308", "0x10", "", " 7", "9" * 400, s
 
 def claims(world: World, client: FakeClient, found: Features, steps: list[int]) -> None:
     """One sample's life: the features are announced, the steps reported, each seen by a reading."""
-    recorder = world.manager.service.parts._recorder
+    recorder = world.manager.service.daemon.recorder
     order(world, EVE, "forecast", features=feature_form.packed(found), token=client.token)
     for done in steps:
         client.send("PROGRESS", task=client.token, done=done)
@@ -116,7 +117,7 @@ def assert_bounded(row: dict[str, Any], plain: dict[str, Any], reserved_bytes: i
 
 def learns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the training process does it, in few passes."""
-    knowledge = world.manager.service.parts._knowledge
+    knowledge = world.manager.service.daemon.knowledge
     monkeypatch.setattr(learning, "MAX_PASSES", 3)
     knowledge._weights.write_text(json.dumps(learning.train(knowledge.known.samples)))
     world.manager.do(knowledge.read_weights)
@@ -125,7 +126,7 @@ def learns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 def learns_in_its_process(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(trainer, "MODULE", AT_USUAL_PRIORITY)
-    own = world.manager.service.parts._knowledge._trainer
+    own = world.manager.service.daemon.knowledge._trainer
     world.until_seen(lambda: own.pid is None)
     world.manager.do(own.begin)
     world.until_seen(lambda: own.pid is None)
@@ -157,7 +158,7 @@ def test_absurd_progress_of_one_environment_moves_another_s_forecasts_within_bou
         for done in NO_NUMBERS:
             client.send("PROGRESS", task=client.token, done=done)
             client.send("PROGRESS", task=client.token, done=5, total=done)
-    knowledge = world.manager.service.parts._knowledge
+    knowledge = world.manager.service.daemon.knowledge
     # one step over and over is no pace
     world.until_seen(lambda: len(knowledge.known.samples) == rounds * (len(ABSURD) - 1))
     kept = knowledge.known.samples
@@ -189,7 +190,7 @@ def test_copies_of_another_s_features_with_false_figures_are_bounded_and_own_run
     """Also where the copy names memory of its own, and a margin that was never enough."""
     found = training(5)
     plain = forecast(world, BOB, found)
-    knowledge = world.manager.service.parts._knowledge
+    knowledge = world.manager.service.daemon.knowledge
     predicted = samples.Predicted(1, 1, 1, 1)
     copy = replace(
         sample("eve", of=replace(found, peak_bytes=2**61), predicted=predicted), env=EVE, **false
@@ -247,7 +248,7 @@ def test_forged_features_are_refused_in_one_line_each_and_change_nothing(world: 
                 order(world, EVE, verb, features=body, **more)
             assert "\n" not in refused.value.message, name
             assert len(refused.value.message) < 300, name
-    assert world.manager.service.parts._recorder._announced == {}
+    assert world.manager.service.daemon.recorder._announced == {}
     assert forecast(world, BOB, features()) == plain
 
 

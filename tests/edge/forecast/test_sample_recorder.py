@@ -29,6 +29,7 @@ from tests.core.forecast.trainings import GIB, features, owner
 from tests.core.world import S
 from tests.edge.forecast.predicted_jobs import MODEL, submit_predicted
 from tests.jobs.world import KINDS, World
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import FakeGpus
 from tests.support.manager import ROOT
@@ -37,7 +38,7 @@ from tests.support.udp_clients import FakeClient
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as name:
         made = World(Path(name), KINDS[0], gpus=FakeGpus(1))
         yield made
         made.close()
@@ -158,14 +159,14 @@ def test_predict_of_the_client_module_announces_the_features_of_its_task(world: 
             command, env=variables, input=body, capture_output=True, text=True, check=False
         )
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    recorder = world.manager.service.parts._recorder
+    recorder = world.manager.service.daemon.recorder
     (row,) = recorder._announced["alice"].values()
     assert (row.token, row.features) == ("ab" * 16, features())
 
 
 def trains(world: World, client: FakeClient, first: int) -> None:
     """Reports steps until the recorder has a pace of enough of them."""
-    recorder = world.manager.service.parts._recorder
+    recorder = world.manager.service.daemon.recorder
     done = first
 
     def has_pace() -> bool:
@@ -232,7 +233,7 @@ def test_announced_features_of_other_tasks_and_without_steps_leave_nothing(
     notebook.close()
     world.until_ended(submit_predicted(world, "true"))
     assert [row["env"] for row in until_stored(world, 1)] == ["alice"]
-    assert world.manager.service.parts._recorder._followed == {}
+    assert world.manager.service.daemon.recorder._followed == {}
 
 
 def test_an_environment_keeps_a_bounded_number_of_announced_features() -> None:

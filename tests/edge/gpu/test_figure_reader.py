@@ -14,9 +14,9 @@ from nodemgr.edge.gpu import figure_reader as module
 from nodemgr.edge.gpu.figure_reader import FigureReader
 from nodemgr.edge.gpu.gpu_inventory import GpuWatcher
 from nodemgr.edge.gpu.sensors import ProcessUse, Sensed
-from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.ledger.registry import Ledgers
 from tests.edge.hub import turn
+from tests.edge.simulated_clock import SimulatedClock
 from tests.support.local import FakeGpus
 
 S = 1_000_000_000
@@ -36,7 +36,7 @@ class World:
         self.watcher = GpuWatcher(self.gpus, self.clock, loop, first, lambda reading: None)
         ledgers = Ledgers(lambda env, files: None)
         self.reader = FigureReader(
-            State(Config()), self.clock, loop, lambda: self.watcher, ledgers, dict, frozenset
+            State(Config()), self.clock, loop, lambda: self.watcher, ledgers, dict, frozenset, dict
         )
         self.answers = 0
 

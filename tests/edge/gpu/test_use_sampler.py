@@ -11,8 +11,8 @@ import pytest
 from nodemgr.core.views.gpu_minutes import GpuMinute, GpuReading
 from nodemgr.edge.gpu.gpu_inventory import GpuWatcher
 from nodemgr.edge.gpu.use_sampler import UseSampler
-from nodemgr.edge.host.clock import SimulatedClock
 from tests.edge.hub import turn
+from tests.edge.simulated_clock import SimulatedClock
 from tests.support.local import FakeGpus
 
 S = 1_000_000_000

@@ -100,6 +100,7 @@ FOLDERS = ("nodemgr", "client_plugin/elastic", "csrc")
 """All programs on the node and in containers; forks of a user's own process hand nothing on."""
 NOT_SENT = frozenset({
     "nodemgr/edge/clients/descriptor_filter.py",  # receives
+    "nodemgr/edge/page/channel.py",  # receives
     "csrc/runner/contact.c",  # receives
 })  # fmt: skip
 ROW = re.compile(r"^\| `([a-z_]+/[a-z_/0-9]+\.[a-z]+)`", re.MULTILINE)

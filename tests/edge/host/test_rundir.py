@@ -19,12 +19,12 @@ from nodemgr.edge.host import rundir
 from nodemgr.edge.host.rundir import EnvDirs, RunDirError
 from nodemgr.edge.service import Service, ServiceFault
 from nodemgr.edge.setup.settings import load
-from nodemgr.messages import node as messages
+from tests.session import TMP
 
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory:
         yield Path(directory)
 
 
@@ -70,6 +70,23 @@ def test_modes(short: Path) -> None:
     rundir.prepare(short / "run", short / "state")
     assert stat.S_IMODE((short / "run").stat().st_mode) == 0o755
     assert stat.S_IMODE((short / "state").stat().st_mode) == 0o700
+
+
+def test_a_directory_that_another_makes_meanwhile_keeps_its_mode(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another user's link to a directory that is closed for a reason."""
+    (short / "closed").mkdir(mode=0o700)
+    (short / "laid").symlink_to("closed")
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path.name != "laid" and exists(path))
+    rundir.make_open(short / "laid" / "mine")
+    modes = [(short / "closed" / name).stat().st_mode & 0o777 for name in ("", "mine")]
+    assert modes == [0o700, 0o755]
+    (short / "file").touch()
+    monkeypatch.setattr(Path, "exists", lambda path: path.name != "file" and exists(path))
+    with pytest.raises(FileExistsError):
+        rundir.make_open(short / "file")
 
 
 def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_made(short: Path) -> None:
@@ -252,7 +269,9 @@ def test_a_manager_that_does_not_start_leaves_what_was_there_before(short: Path)
     """With its lock file left, each verb took the directory for that of a manager."""
 
     def no_driver(_known: list[Gpu]) -> GpuSource:
-        raise NvmlUnavailable(messages.DRIVER_WITHOUT_GPU())
+        raise NvmlUnavailable(
+            "NVML knows no GPU", "see nvidia-smi, or simulate a node with --simulate 4x80GiB"
+        )
 
     for state, left in (("empty", set()), ("used", {"kept"})):
         (short / state).mkdir()

@@ -16,6 +16,7 @@ import pytest
 
 from nodemgr.edge.host import descriptors
 from nodemgr.edge.host.systemd import ServiceManager
+from tests.session import TMP
 from tests.support.supervisor import Supervisor
 
 OWN = str(os.getpid())
@@ -31,7 +32,7 @@ print(sorted(name for name in os.environ if name.startswith(("LISTEN", "NOTIFY",
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as directory:
         yield Path(directory)
 
 

@@ -111,3 +111,23 @@ def test_over_udp_and_without_a_ledger_the_peak_is_not_known(world: World) -> No
     assert world.at_its_end is None
     world.ledgers.close("alice")
     assert world.peaks.at_leaving(key(50)) is None
+
+
+def test_a_refusal_is_noted_beside_the_peak_and_known_after_its_process(world: World) -> None:
+    world.takes(50, 3)
+    process = world.node.state.processes[key(50)]
+    mine = (world.clients[50], 1, process.slot, process.generation)
+    lib.nm_ledger_note_refusal(*mine[:3], process.generation + 1)
+    task_id = world.node.job(world.job_id).task_id
+    assert not world.peaks.take_refusal(task_id)
+    for row in (0, 1):
+        lib.nm_ledger_note_refusal(mine[0], row, *mine[2:])
+    assert world.at_its_end == 3 * GIB
+    world.takes(50, 2)
+    assert world.at_its_end == 3 * GIB
+    world.takes(50, 4)
+    assert world.at_its_end == 4 * GIB
+    assert world.peaks.take_refusal(task_id)
+    world.peaks.at_leaving(key(50))
+    world.node.dies(50)
+    assert [world.peaks.take_refusal(task_id) for _ in range(2)] == [True, False]

@@ -71,7 +71,7 @@ class Node:
         self.link = NodeLink(
             head.loop, address or head.links.address, head.pair.public, self.pair, self.hello,
             lambda frame: self.heard.append(frame.get("text")),
-            lambda welcome: self.heard.append(welcome and welcome["head"]), pace,
+            lambda welcome: self.heard.append(welcome and welcome.get("head")), pace,
         )  # fmt: skip
 
     def hello(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The link's two ends together: sessions, gaps, silence, strangers, words, floods.
 
-Each test drives real sockets over loopback in one loop; tests/edge/links/test_networks.py has lossy
+Each test drives real sockets over loopback in one loop; test_lossy_links.py has lossy
 networks.
 """
 
@@ -14,10 +14,11 @@ import pytest
 import zmq
 
 from nodemgr.edge.links import keys
-from nodemgr.edge.links.frames import FrameTooLong, encode
+from nodemgr.edge.links.frames import MAX_FRAME_BYTES, FrameTooLong, encode
 from nodemgr.edge.links.joining import Joining
 from nodemgr.edge.links.pace import MAX_FRAMES
 from tests.edge.links.ends import QUICK, SHY, Ends, Head, Node, ends
+from tests.support.limits import WAIT_LIMIT_S
 
 
 @pytest.fixture
@@ -217,15 +218,34 @@ def test_a_frame_beyond_the_limit_is_not_sent_and_one_that_is_sent_ends_its_conn
 
 
 def test_a_node_that_floods_loses_its_session_and_no_other_does(both: Ends) -> None:
-    head = both.head()
+    head = both.head(QUICK._replace(beat_s=WAIT_LIMIT_S))  # the flood is within one beat
     node, other = both.node(head), both.node(head, "gn2")
     up(both, head, node)
     up(both, head, other)
-    for number in range(MAX_FRAMES):
+    for number in range(2 * MAX_FRAMES):
         if not node.link.send("report", text=number):
             break
     both.until(lambda: head.links.counts["flood"] or head.links.counts["gap"] or
                ("silent", "gn1") in head.heard)  # fmt: skip
+    assert ("silent", "gn2") not in head.heard
+
+
+def test_a_node_that_sends_the_longest_frames_loses_its_session_and_no_other_does(
+    both: Ends,
+) -> None:
+    """A turn of the loop reads a mebibyte, and a beat's time has eight."""
+    head = both.head(QUICK._replace(beat_s=WAIT_LIMIT_S))
+    node, other = both.node(head), both.node(head, "gn2")
+    up(both, head, node)
+    up(both, head, other)
+    text = "a" * (MAX_FRAME_BYTES - 1_000)
+    for _ in range(12):
+        node.link.send("report", text=text)
+        other.link.send("report", text="beside it")
+    both.until(lambda: head.links.counts["flood"])
+    both.until(lambda: head.heard.count(("message", "gn2", "report", "beside it")) == 12)
+    heard = [row for row in head.heard if row[:2] == ("message", "gn1")]
+    assert len(heard) <= 2**23 // MAX_FRAME_BYTES + 1
     assert ("silent", "gn2") not in head.heard
 
 

@@ -12,11 +12,16 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge.admin.control_client import ManagerRefused
+from client_plugin.ways.faults import Fault
+from nodemgr.core.model.entities import Config
+from nodemgr.core.state.node_state import State
+from nodemgr.edge.api.verb_table import Right, Speaker
 from nodemgr.edge.links import keys
+from nodemgr.edge.member.delegation import Delegation
 from nodemgr.edge.member.membership import KEY_FILE
 from tests.edge.links.ends import Ends, Head, ends
-from tests.jobs.world import KINDS, World
+from tests.jobs.world import KINDS, World, open_gate
+from tests.session import TMP
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.local import FakeGpus
 
@@ -56,21 +61,28 @@ class Site:
         def order() -> None:
             try:
                 outcome.append(self.world.manager.call(verb, **given))
-            except ManagerRefused as refused:
+            except Fault as refused:
                 outcome.append(refused)
 
         thread = threading.Thread(target=order)
         thread.start()
         self.both.until(lambda: outcome)
         thread.join(WAIT_LIMIT_S)
-        if isinstance(outcome[0], ManagerRefused):
+        if isinstance(outcome[0], Fault):
             raise outcome[0]
         return outcome[0]
 
-    def join(self) -> None:
+    def is_joined(self) -> bool:
+        """Whether the node says that its head is there."""
+        checks = self.call("doctor")["checks"]
+        return bool(next(row["ok"] for row in checks if row["name"] == "cluster"))
+
+    def join(self, *, drain: bool = False) -> None:
         word = keys.new_word(self.head.pair.public)
         self.head.words[word.pair.public] = ""
-        self.call("node_join", address=self.head.links.address, word=word.text, node="gn1")
+        self.call(
+            "node_join", address=self.head.links.address, word=word.text, node="gn1", drain=drain
+        )
         self.both.until(lambda: "gn1" in self.head.links.sessions())
 
     def order(self, verb: str, **given: Any) -> Any:
@@ -115,7 +127,7 @@ class Site:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name, ends() as both:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as name, ends() as both:
         world = World(Path(name), KINDS[0], gpus=FakeGpus(2), cluster_users=ROOT)
         try:
             yield Site(both, world)
@@ -130,8 +142,18 @@ def test_a_word_joins_and_the_hello_has_the_nodes_state(site: Site) -> None:
     assert (hello["below"], hello["answers"]) == (0, [])
     key = site.world.directory / "state" / KEY_FILE
     assert key.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(ManagerRefused, match="joined to lab"):
+    with pytest.raises(Fault, match="joined to lab"):
         site.join()
+
+
+def test_a_head_that_does_not_say_who_it_is(site: Site) -> None:
+    known = site.head.joined
+    for answer in ({"head": None}, {"head": 7}, {"generation": "1"}, {"generation": []}):
+        site.head.joined = lambda *_said, answer=answer: dict(answer)  # type: ignore[misc]
+        with pytest.raises(Fault, match="does not say who it is"):
+            site.join()
+    site.head.joined = known  # type: ignore[method-assign]
+    site.join()
 
 
 def test_an_assigned_job_runs_and_its_end_is_reported_until_it_is_acknowledged(
@@ -174,32 +196,66 @@ def test_an_environment_of_the_head_is_the_nodes_quota_and_refused_to_others(sit
     site.join()
     quota = {"gpus": 99, "users": []}
     assert site.order("env_put", env="team", quota=quota)["ok"]["quota"]["gpus"] == 2
-    with pytest.raises(ManagerRefused, match="change it at the head lab"):
+    with pytest.raises(Fault, match="change it at the head lab"):
         site.call("quota_set", env="team", gpus=1)
     assert site.order("env_put", env="../x", quota=quota)["refusal"]["code"] == "usage"
     assert site.order("no_such", x=1)["refusal"]["code"] == "usage"
     assert len(site.order("snapshot")["ok"]["gpus"]) == 2
-    assert site.order("env_drop", env="team")["ok"]["env"] == "team"
+    assert [env["name"] for env in site.order("snapshot_env", env="team")["ok"]["envs"]] == ["team"]
+    assert site.order("snapshot_env", env="other")["ok"] == {"gpus": [], "tasks": []}
+    assert site.order("env_put", env="more", quota=quota)["ok"]
+    assert site.order("env_only", envs=["more"])["ok"]["envs"] == ["more"]
+    with pytest.raises(Fault, match="change it at the head lab"):
+        site.call("quota_rm", env="more")
     site.call("quota_set", env="team", gpus=1)
 
 
+def test_a_missing_directory_and_a_stranger_are_answered_in_one_line(site: Site) -> None:
+    site.join()
+    site.assign("c1", cwd="/no/such/directory")
+    over = site.answer("c1", lambda row: row["over"])
+    assert not over["began"]
+    assert over["reason"] == "its directory /no/such/directory: No such file or directory"
+    site.assign("c2", number=2, user="nobody-here", uid=54_321, gid=54_321)
+    over = site.answer("c2", lambda row: row["over"])
+    assert over["reason"].startswith("uid 54321 is nobody-here at the head and ")
+    site.assign("c3", number=3, user="nobody-here", uid=65_534, gid=65_534)
+    reason = site.answer("c3", lambda row: row["over"])["reason"]
+    assert reason.startswith("uid 65534 is nobody-here at the head and nobody on this node")
+    site.assign("c4", number=4, gpus=3)
+    assert "3 GPUs" in site.answer("c4", lambda row: row["over"])["reason"]
+
+
+def test_a_node_with_jobs_joins_if_it_is_said_and_they_stay_its_own(site: Site) -> None:
+    job, gate = site.world.holding()
+    site.world.until_begun(job)
+    with pytest.raises(Fault, match="or with --drain"):
+        site.join()
+    site.join(drain=True)
+    hello = site.heard(lambda frame: frame["t"] == "hello")
+    assert (hello["others"], hello["answers"]) == ([["", 1]], [])
+    open_gate(gate)
+    site.world.until_ended(job)
+    site.heard(lambda frame: frame["t"] == "report" and frame["others"] == [])
+
+
 def test_orders_about_the_clusters_jobs_go_to_the_head(site: Site) -> None:
-    with pytest.raises(ManagerRefused, match="in none"):
+    with pytest.raises(Fault, match="in none"):
         site.call("job_show", job="c1")
     site.join()
     site.head.answers = {
         "cluster_show": {"ok": {"jobs": [{"job": "c1"}]}},
-        "cluster_cancel": {"ok": {"job": "c1"}},
+        "cluster_orders": {"ok": {"jobs": [{"job": "c1", "error": None}], "after": None}},
         "cluster_queue": {"ok": {"queue": [{"id": "c1"}], "after": None}},
         "node_list": {"ok": {"nodes": ["gn1"]}},
     }
     assert site.call("job_show", job="c1") == {"jobs": [{"job": "c1"}]}
     assert site.call("node_list") == {"nodes": ["gn1"]}
-    rows = site.call("job_orders", order="withdraw", jobs=["c1", "c2"])["jobs"]
-    assert [row["error"] for row in rows] == [None, None]
-    with pytest.raises(ManagerRefused, match="two orders"):
+    rows = site.call("job_orders", order="withdraw", jobs=["c1", "c2.*"])["jobs"]
+    assert [row["error"] for row in rows] == [None]
+    with pytest.raises(Fault, match="two orders"):
         site.call("job_wait", jobs=["c1", "j1"])
-    with pytest.raises(ManagerRefused, match=r"no$"):
+    with pytest.raises(Fault, match=r"no$"):
         site.call("job_wait", jobs=["c1"])
     first = site.call("queue")
     assert (first["queue"], first["after"]) == ([], "cluster:")
@@ -207,6 +263,13 @@ def test_orders_about_the_clusters_jobs_go_to_the_head(site: Site) -> None:
     assert (beyond["queue"], beyond["after"]) == ([{"id": "c1"}], None)
     asked = site.heard(lambda frame: frame["t"] == "ask")
     assert (asked["by"]["uid"], asked["env"]) == (0, None)
+    site.head.answers["cluster_match"] = {"ok": {"matched": ["c1"], "after": 7}}
+    here = site.call("job_orders", order="hold", user="ann", state="queued")
+    assert (here["matched"], here["after"]) == ([], "cluster:")
+    there = site.call("job_orders", order="hold", user="ann", state="queued", after="cluster:5")
+    assert (there["matched"], there["after"]) == (["c1"], "cluster:7")
+    asked = site.heard(lambda frame: frame.get("verb") == "cluster_match")
+    assert asked["arguments"] == {"order": "hold", "user": "ann", "state": "queued", "after": 5}
 
 
 def test_a_restarted_manager_is_a_member_again_and_waits_for_the_heads_word(site: Site) -> None:
@@ -222,17 +285,79 @@ def test_a_restarted_manager_is_a_member_again_and_waits_for_the_heads_word(site
     assert not by_key["lab/1/c2/1"]["confirmed"]
 
 
+def test_without_the_head_a_node_shows_what_it_has_at_once(site: Site) -> None:
+    site.join()
+    gate = site.world.gate()
+    site.assign("c1", f"echo begins; read x <{gate}")
+    site.answer("c1", lambda row: row["began"] and not row["over"])
+    site.both.open.remove(site.head.links)
+    site.head.links.close()
+    while site.is_joined():
+        pass
+    told = site.call("queue")
+    assert [(row["id"], row["state"]) for row in told["queue"]] == [("c1", "running")]
+    assert "this node's rows alone" in told["note"]
+    assert told["after"] is None
+    beyond = site.call("queue", after="cluster:")
+    assert (beyond["queue"], beyond["after"]) == ([], None)
+    assert [row["job"] for row in site.call("job_show", job="c1")["jobs"]] == ["c1"]
+    assert site.call("job_log_read", job="c1")["job"] == "c1"
+    open_gate(gate)
+    (outcome,) = site.call("job_wait", jobs=["c1"])["jobs"]
+    assert (outcome["job"], outcome["state"], outcome["exit"]) == ("c1", "done", 0)
+
+
 def test_leaving_needs_the_heads_answer_and_no_job_of_it(site: Site) -> None:
-    with pytest.raises(ManagerRefused, match="in no cluster"):
+    with pytest.raises(Fault, match="in no cluster"):
         site.call("node_leave")
     site.join()
     gate = site.world.gate()
     site.assign("c1", f"read x <{gate}")
     site.answer("c1", lambda row: row["began"])
-    with pytest.raises(ManagerRefused, match="node drain gn1"):
+    with pytest.raises(Fault, match="node drain gn1"):
         site.call("node_leave")
     site.head.links.say("gn1", "give_back", key="lab/1/c1/1")
     site.answer("c1", lambda row: row["over"])
     site.head.answers = {"node_remove": {"ok": {}}}
     assert site.call("node_leave")["node"] == "gn1"
     site.both.until(lambda: "gn1" not in site.head.links.sessions() or True)
+
+
+def test_a_job_that_no_gpu_of_this_node_has_memory_for_goes_back(site: Site) -> None:
+    """GPUs of nodes differ: the head then avoids this one."""
+    site.join()
+    site.order("env_put", env="team", quota={"gpus": 2, "users": [ROOT]})
+    site.assign("c1", env="team", memory_bytes=200 * 2**30)
+    over = site.answer("c1", lambda row: row["over"])
+    assert (over["began"], over.get("job")) == (False, None)
+
+
+def test_the_page_shows_the_clusters_other_jobs_behind_its_nodes_own() -> None:
+    rows = [{"id": "c1", "node": "gn1"}, {"id": "c2", "node": "gn2"}, {"id": "c3", "node": None}]
+    asked: list[tuple[str | None, str, dict[str, Any]]] = []
+    answers: list[Any] = []
+
+    def ask(who: Speaker, verb: str, given: dict[str, Any], reply: Callable[[Any], None]) -> None:
+        asked.append((who.env, verb, given))
+        reply({"queue": rows, "after": None} if verb == "cluster_queue" else {})
+
+    def begin(_who: Speaker, _verb: str, _given: Any, reply: Callable[[Any], None]) -> None:
+        reply({"queue": [{"id": "j1"}], "after": None})
+
+    at_head = Delegation(State(Config()), "hq", "gn1", lambda: ("team",), ask, lambda: "")
+    viewer = Speaker(Right.ENV_TOKEN, "ann", "ann", "team")
+    for given in ({"limit": 200}, {"limit": 200, "after": "cluster:"}):
+        assert at_head.take(begin, viewer, "queue", given, answers.append)
+    own, beyond = answers
+    assert ([row["id"] for row in own["queue"]], own["after"]) == (["j1"], "cluster:")
+    assert [row["id"] for row in beyond["queue"]] == ["c2", "c3"]  # its node's own stand before
+    assert at_head.take(begin, viewer, "job_show", {"job": "c2"}, answers.append)
+    assert at_head.take(begin, viewer, "job_withdraw", {"job": "c2"}, answers.append)
+    assert asked == [
+        ("team", "cluster_queue", {"limit": 200}), ("team", "cluster_show", {"job": "c2"}),
+        ("team", "cluster_order", {"job": "c2", "order": "withdraw"}),
+    ]  # fmt: skip
+    for verb, given in (("node_drain", {"node": "gn2"}), ("view", {}), ("job_hold", {"job": "c2"})):
+        assert not at_head.take(begin, viewer, verb, given, answers.append), "not of the page"
+    stranger = Speaker(Right.PAGE, "the web page", "the web page", None)
+    assert not at_head.take(begin, stranger, "queue", {}, answers.append), "it needs a token"

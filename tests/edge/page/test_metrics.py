@@ -141,4 +141,4 @@ def test_a_manager_that_does_not_answer_is_away(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_refused_token_is_a_refusal() -> None:
     with pytest.raises(RequestRefused, match="has expired"):
-        text_of(_Channel(RequestRefused("this token has expired", "token")))
+        text_of(_Channel(RequestRefused("this token has expired", code="token")))

@@ -48,7 +48,7 @@ class FakeChannel(Channel):
                 for token in arguments["tokens"]
             ]
         if token in self.bad:
-            raise RequestRefused("expired", "token")
+            raise RequestRefused("expired", code="token")
         self.value += 1
         return {"now": 0, "value": self.value, "token": token}
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from array import array
 from pathlib import Path
 
 from client_plugin.messages.form import MessageLine
 from nodemgr.core.placement.policies import KnownGpu, SizedJob
 from nodemgr.edge.placement import learned, weights
 from nodemgr.edge.placement.learned import LearnedScores
+from nodemgr.edge.placement.weights import Weights
 
 GPUS = [KnownGpu(index, f"GPU-{index}", 0, 0, rate) for index, rate in enumerate((0.5, 0.001))]
 JOB = SizedJob(1, 5.0)
@@ -54,3 +56,34 @@ def test_a_rate_that_is_no_number_gives_no_scores_and_one_line(tmp_path: Path) -
     assert len(said) == 1
     assert scores(GPUS, JOB) is None, "reliable decides from now on"
     assert scores.fault == said[0]
+
+
+def network(gpus: int, favourite: int) -> Weights:
+    """One dense layer from <n, t, s> that prefers one GPU, then those with a high index."""
+    widths = (gpus + 2, gpus)
+    values = array("f", [0.0]) * weights.count_of(weights.SOURCE, widths)
+    for gpu in range(gpus):
+        values[-gpus + gpu] = 100.0 if gpu == favourite else float(gpu)
+    return Weights(weights.SOURCE, widths, values)
+
+
+def test_the_network_of_the_source_picks_usable_gpus_one_by_one(tmp_path: Path) -> None:
+    weights.save(tmp_path / learned.WEIGHTS_NAME, network(6, favourite=1))
+    scores = LearnedScores(tmp_path, print)
+    idle = [KnownGpu(index, f"GPU-{index}", 0, 0, 0.1) for index in (0, 1, 3, 4)]
+    assert scores(idle, SizedJob(2, 5.0)) == [0.0, 2.0, 0.0, 1.0]
+    assert scores(idle[2:], SizedJob(2)) == [1.0, 2.0], "a taken favourite is masked"
+
+
+def test_a_network_for_fewer_gpus_gives_way_to_reliable_in_one_line(tmp_path: Path) -> None:
+    said: list[MessageLine] = []
+    weights.save(tmp_path / learned.WEIGHTS_NAME, network(1, favourite=0))
+    scores = LearnedScores(tmp_path, said.append)
+    assert [scores(GPUS, JOB) for _ in range(2)] == [None, None]
+    assert [line for line in said if "a node of 1 GPUs" in line] == said != []
+
+
+def test_a_network_whose_state_is_of_another_size_is_refused(tmp_path: Path) -> None:
+    wrong = Weights(weights.SOURCE, (3, 2), array("f", [0.0] * 8))
+    weights.save(tmp_path / learned.WEIGHTS_NAME, wrong)
+    assert "its shapes fit no network" in LearnedScores(tmp_path, print).fault

@@ -23,6 +23,7 @@ from nodemgr.edge.host.rundir import PAGE_GROUP, VIEWS_SOCKET
 from nodemgr.edge.setup import installation, settings_reference
 from nodemgr.edge.setup.installation import IDLE, STEPS, Machine, StepFailed
 from nodemgr.edge.setup.settings import OPTIONS, load
+from tests.session import TMP
 
 PROGRAM = ("/opt/nodemgr/bin/nodemgr",)
 CONFIG, UNIT_FILE, RECORD = (
@@ -324,6 +325,8 @@ def test_the_unit_gives_what_the_manager_keeps_and_the_right_to_give_up_the_rest
     bounding = " ".join(re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE))
     assert set(bounding.split()) == {row.name for row in privileges.RETAINED} | {"CAP_SETPCAP"}
     assert f"ExecStart={PROGRAM[0]} serve\n" in text
+    (after,) = re.findall("^After=(.*)$", text, re.MULTILINE)
+    assert "time-sync.target" in after.split(), "wall times of before would be of 1970"
     assert "@PROGRAM@" not in text
 
 
@@ -350,7 +353,7 @@ def test_systemd_understands_the_unit_and_finds_it_closed(tmp_path: Path) -> Non
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 def test_systemd_understands_the_unit_of_jobs_too(tmp_path: Path) -> None:
     path = tmp_path / "nodemgr-jobs.service"
-    path.write_text(installation.jobs_unit(Machine(tmp_path, PROGRAM)))
+    path.write_text(installation.unit(Machine(tmp_path, PROGRAM), installation.JOBS_UNIT))
     verified = subprocess.run(
         ["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False
     )
@@ -362,7 +365,7 @@ def test_systemd_understands_the_unit_of_the_web_page_and_finds_it_confined(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "nodemgr-web.service"
-    path.write_text(installation.web_unit(Machine(tmp_path, ("/bin/true",))))
+    path.write_text(installation.unit(Machine(tmp_path, ("/bin/true",)), installation.WEB_UNIT))
     verified = subprocess.run(
         ["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False
     )
@@ -375,7 +378,7 @@ def test_systemd_understands_the_unit_of_the_web_page_and_finds_it_confined(
 
 
 def test_the_web_page_has_no_right(tmp_path: Path) -> None:
-    text = installation.web_unit(Machine(tmp_path, PROGRAM))
+    text = installation.unit(Machine(tmp_path, PROGRAM), installation.WEB_UNIT)
     said = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     assert said["ExecStart"].endswith(" web page --run-dir /run/nodemgr")
     assert said["DynamicUser"] == "yes"
@@ -387,7 +390,7 @@ def test_the_web_page_has_no_right(tmp_path: Path) -> None:
 
 def test_nothing_is_taken_from_jobs(tmp_path: Path) -> None:
     """A confinement of a service confines the processes that it starts, for good."""
-    text = installation.jobs_unit(Machine(tmp_path, PROGRAM))
+    text = installation.unit(Machine(tmp_path, PROGRAM), installation.JOBS_UNIT)
     said = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     assert os.access(said["ExecStart"].split()[0], os.X_OK)
     assert (said["KillMode"], said["OOMPolicy"], said["TasksMax"]) == (
@@ -408,7 +411,7 @@ def test_nothing_is_taken_from_jobs(tmp_path: Path) -> None:
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
     """A directory that others reach; pytest's is closed again whenever another run of it starts."""
-    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as name:
         Path(name).chmod(0o755)
         yield Path(name)
 

@@ -27,8 +27,9 @@ def test_defaults() -> None:
     assert settings.run_dir.is_absolute()
 
 
-def test_whatever_decisions_depend_on_can_be_set(tmp_path: Path) -> None:
-    assert {field.name for field in fields(Config)} == {
+def test_decisions_depend_on_settings_and_four_pauses(tmp_path: Path) -> None:
+    pauses = {"requeue_pause_ms", "max_requeue_pause_ms", "offer_calm_ms", "enforce_grace_ms"}
+    assert {field.name for field in fields(Config)} - pauses == {
         option.name for option in OPTIONS if option.core
     }
     core = load(

@@ -26,10 +26,10 @@ from nodemgr.core.model.entities import (
     RunSpec,
 )
 from nodemgr.core.views.gpu_minutes import GpuMinute
-from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.store.database import CommitBatch, Store, StoreFailed
 from nodemgr.edge.store.disk_reserve import DiskReserve
 from nodemgr.edge.store.journal import Journal, Spread
+from tests.edge.simulated_clock import SimulatedClock
 from tests.support.local import FailingStore
 
 SECOND_NS = 1_000_000_000
@@ -144,6 +144,20 @@ def test_numbers_have_no_gap_and_no_repeat_through_a_failure(world: World) -> No
     assert [event["sequence"] for event in world.told] == [1, 2, 3, 4, 5]
     assert world.names() == ["a", "store.failed", "b", "store.recovered", "c"]
     assert world.journal.events(0, 10) == world.told
+
+
+def test_events_are_read_while_the_store_fails(world: World) -> None:
+    world.journal.note("a")
+    world.hook.fault = "full"
+    world.journal.note("b")
+    names = ["a", "b", "store.failed"]
+    for since, limit, there in (
+        (None, 10, names), (None, 2, names[1:]), (0, 2, names[:2]), (1, 1, names[1:2]), (3, 9, []),
+    ):  # fmt: skip
+        assert [event["name"] for event in world.journal.events(since, limit)] == there
+    world.hook.fault = None
+    assert world.journal.retry()
+    assert world.journal.events(None, 10) == world.told
 
 
 def test_a_failing_store_that_fails_again_says_so_once(world: World) -> None:

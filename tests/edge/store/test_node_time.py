@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from nodemgr.core.views.gpu_minutes import GpuMinute
-from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.store import node_time
 from nodemgr.edge.store.database import Store
 from nodemgr.edge.store.journal import Journal
+from tests.edge.simulated_clock import SimulatedClock
 
 S = 1_000_000_000
 

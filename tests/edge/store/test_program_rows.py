@@ -36,6 +36,15 @@ def test_the_one_that_ran_longest_ago_goes(
     assert read(db, "bob", "a") == "5"
 
 
+def test_of_ten_thousand_commands_the_newest_are_kept(db: sqlite3.Connection) -> None:
+    most, keys = program_rows.MAX_PROGRAMS, [f"{number:05}" for number in range(10_000)]
+    for begin in range(0, len(keys), 100):
+        rows = {("ann", key): "1" for key in keys[begin : begin + 100]}
+        program_rows.write(db.cursor(), rows)
+    found = db.execute("SELECT key FROM programs WHERE env = 'ann' ORDER BY key").fetchall()
+    assert [key for (key,) in found] == keys[-most:]
+
+
 def test_their_bytes_are_bounded(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_rows, "MAX_BYTES", 10)
     for key in "abc":

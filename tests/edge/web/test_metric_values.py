@@ -316,7 +316,7 @@ def test_the_values_of_many_environments_are_made_in_turns(
     token, whole = node.token(None), scrape(node, node.token(None)).rows("nodemgr_env_quota_gpus")
     monkeypatch.setattr(metric_values, "TURN_ENVS", 2)
     assert scrape(node, token).rows("nodemgr_env_quota_gpus") == whole
-    turns = list(metric_values.env_values(node.manager.daemon, sorted(whole)))
+    turns = list(metric_values.env_values(node.manager.daemon, {}, sorted(whole)))
     assert len(turns) == (len(whole) - 1) // 2
 
 

@@ -5,6 +5,8 @@ The processes themselves: tests/edge/web/test_web_page.py.
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import socket
 import subprocess
@@ -16,9 +18,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from nodemgr.edge.host.module_path import command
 from nodemgr.edge.page import address as addresses
+from nodemgr.edge.page.address import ByHand
 from nodemgr.edge.web import page_host
-from nodemgr.edge.web.page_host import STARTER_FILE, PageHost, PageHostFault, end_earlier
+from nodemgr.edge.web.page_host import PAGE_FILE, PageHost, PageHostFault, end_earlier
 from tests.support.limits import WAIT_LIMIT_S
 
 BEGIN_AND_BE_KILLED = """
@@ -64,8 +68,8 @@ def count_tries(monkeypatch: pytest.MonkeyPatch, holder: socket.socket, most: in
 
 def make_earlier(run_dir: Path) -> None:
     """An earlier manager has had a page here."""
-    (run_dir / STARTER_FILE).parent.mkdir()
-    (run_dir / STARTER_FILE).touch()
+    (run_dir / PAGE_FILE).parent.mkdir()
+    (run_dir / PAGE_FILE).touch()
 
 
 def test_it_waits_until_an_earlier_page_process_gives_the_address_back(
@@ -99,6 +103,57 @@ def test_a_strangers_address_is_one_line(
     with pytest.raises(PageHostFault, match=r"Address already in use\): name another address"):
         PageHost.begin(run_dir, taken.getsockname(), (), "/")
     assert (len(tries) > 1) == has_earlier
+
+
+@pytest.mark.parametrize(
+    "text", ["", "unix:", "unix:x:1", "udp:1", "unix:{pid}:1", "unix:0:0", "\0"]
+)
+def test_a_file_that_names_no_page_ends_no_process(run_dir: Path, text: str) -> None:
+    with subprocess.Popen(["sleep", "300"]) as other:
+        make_earlier(run_dir)
+        (run_dir / PAGE_FILE).write_text(text.format(pid=other.pid))
+        end_earlier(run_dir)
+        assert other.poll() is None
+        page_host.note(run_dir, other.pid)
+        end_earlier(run_dir)
+        assert other.wait(WAIT_LIMIT_S) == -signal.SIGTERM
+        end_earlier(run_dir)  # it has gone
+
+
+ADDRESS = ("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "5", "null", "[", "[]", '[{}, "", null]', '[null, null, null, null]', '["told"]',
+     "[" * 20_000, json.dumps([page_host.hello(ADDRESS, (), "/gpus"), "", None])],
+    ids=lambda text: text[:20],
+)  # fmt: skip
+def test_a_page_by_hand_of_other_settings_is_not_gone_on_with(run_dir: Path, text: str) -> None:
+    told = page_host.hello(ADDRESS, ("gpus.example.org",), "/")
+    make_earlier(run_dir)
+    page_host.note(run_dir, os.getpid())
+    key = (run_dir / PAGE_FILE).read_text()
+    (run_dir / PAGE_FILE).write_text(key + text)
+    assert page_host.by_hand(run_dir, told) is None
+    page_host.note(run_dir, os.getpid(), ByHand(told, "http://x/", None))
+    found = page_host.by_hand(run_dir, told)
+    assert found is not None
+    assert found.url == "http://x/"
+    with subprocess.Popen(["true"]) as ended:
+        page_host.note(run_dir, ended.pid, found)
+    assert page_host.by_hand(run_dir, told) is None
+
+
+def test_a_page_whose_manager_is_lost_before_it_is_noted_ends(run_dir: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    told = {"control": theirs.fileno(), "listeners": [], "views": str(run_dir / "views"),
+            "names": [], "base": "/", "uid": None}  # fmt: skip
+    words = command(page_host.MODULE, json.dumps(told))
+    with theirs, subprocess.Popen(words, pass_fds=(theirs.fileno(),)) as page:
+        ours.close()
+        theirs.close()
+        assert page.wait(WAIT_LIMIT_S) == 0
 
 
 def test_managers_that_are_killed_one_after_the_other(run_dir: Path) -> None:

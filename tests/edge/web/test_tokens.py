@@ -9,12 +9,12 @@ import pytest
 
 from nodemgr.core.model.entities import Config, Env, Quota
 from nodemgr.core.state.node_state import State
-from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.rpc.operation import OperationError
 from nodemgr.edge.store.database import FILE_NAME, Store
 from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.web import tokens as module
 from nodemgr.edge.web.tokens import WebTokens
+from tests.edge.simulated_clock import SimulatedClock
 from tests.support.local import FailingStore
 
 HOUR_MS = 3_600_000

@@ -10,8 +10,11 @@ import pwd
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,9 @@ import pytest
 
 from nodemgr.core.views.gpu_minutes import MAX_STEPS, GpuMinute
 from nodemgr.edge.host.clock import RealClock
+from nodemgr.edge.kernel import processes
 from nodemgr.edge.page.viewers import MAX_OF_TOKEN, MAX_VIEWERS
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 from tests.support.local import LocalManager
 from tests.support.manager import Manager
 from tests.support.udp_clients import FakeClient
@@ -52,7 +56,7 @@ class Node:
 
     def token(self, env: str | None, for_ms: int = HOUR_MS) -> str:
         whose = {"admin": True} if env is None else {"env": env}
-        return str(self.manager.call("web_token", for_ms=for_ms, by="root", **whose)["token"])
+        return str(self.manager.call("web_token", for_ms=for_ms, **whose)["token"])
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +217,25 @@ def test_quotas_are_an_administrators(node: Node) -> None:
     for bad in ({"env": "alice", "gpus": "x"}, {"env": "no name"}, {"gpus": 1}, {"by": "eve"}):
         assert node.site.post("api/quota", admin, bad).refusal == (400, "usage")
     node.site.post("api/quota", admin, {**order, "gpus": 2})
+
+
+def test_orders_longer_than_a_packet_are_carried_out_whole_and_side_by_side(node: Node) -> None:
+    """Each is on the one sheet of the page's connection when the manager reads it."""
+    admin = node.token(None)
+
+    def quota(env: str, gpus: int) -> None:
+        order = {"env": env, "gpus": gpus, "users": ["root"] * 200}
+        for _ in range(5):
+            told = node.site.post("api/quota", admin, order).json()["quota"]
+            assert (told["env"], told["gpus"], told["users"]) == (env, gpus, ["root"])
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(quota, ("alice", "bob"), (1, 2)))
+    for sign in ("%", "\x7f", "é"):
+        refused = node.site.post("api/quota", admin, {"env": sign * 10_000})
+        assert refused.refusal == (400, "usage")
+    for env in ("alice", "bob"):
+        node.site.post("api/quota", admin, {"env": env, "gpus": 2, "users": []})
 
 
 def test_withdraw_reaches_no_other_env(node: Node) -> None:
@@ -450,32 +473,10 @@ def site_of(manager: Manager) -> Site:
     return Site(found[-1])
 
 
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def starter_pid(manager: Manager, besides: int = 0) -> int:
-    """The starter that runs, once there is one (another than `besides`)."""
-    path = manager.run_dir / "web" / "starter"
-    until(lambda: int(path.read_text() or 0) not in (0, besides))
-    return int(path.read_text())
-
-
-def page_pid(manager: Manager, besides: int = 0) -> int:
-    """The process that the starter has forked, once there is one (another than `besides`)."""
-    found: list[int] = []
-
-    def is_there() -> bool:
-        starter = starter_pid(manager)
-        children = Path(f"/proc/{starter}/task/{starter}/children").read_text().split()
-        found[:] = [pid for pid in map(int, children) if pid not in (0, besides)]
-        return bool(found)
-
-    until(is_there)
-    return found[0]
+def page_pid(manager: Manager) -> int:
+    key = (manager.run_dir / "web" / "page").read_text().splitlines()[0]
+    assert processes.is_alive(key)
+    return int(processes.pid_of(key) or 0)
 
 
 @pytest.fixture
@@ -511,38 +512,50 @@ def test_the_page_outlives_a_killed_manager_and_follows_the_next(manager: Manage
     until(lambda: is_refused(site))  # the manager waits 5 s at most for its page's end
 
 
-def end_all(*pids: int) -> None:
-    """Kills the first process, and returns when all are gone: none of them accepts a connection."""
-    ending = [psutil.Process(pid) for pid in pids]
-    os.kill(pids[0], signal.SIGKILL)
-    _, alive = psutil.wait_procs(ending, timeout=WAIT_LIMIT_S)
-    assert not alive
+def end(pid: int) -> None:
+    """Kills the process, and returns when it accepts no connection any more."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        ending = psutil.Process(pid)
+        ending.kill()
+        ending.wait(WAIT_LIMIT_S)
 
 
-def test_a_killed_page_process_comes_back(manager: Manager) -> None:
+def test_a_killed_page_is_reported_and_can_be_started_by_hand(manager: Manager) -> None:
+    """By its name in the manager's line.
+
+    The next manager goes on with it. One that serves another address ends it, and begins its own.
+    """
     site, killed = site_of(manager), page_pid(manager)
-    for _ in range(3):
-        end_all(killed)
-        assert site.ask("").status == 200, "the connection waits for the next process"
-        until(lambda: site.ask("healthz").json() == {"manager": "here"})
-        killed = page_pid(manager, besides=killed)
-    assert "the web page's process has ended (SIGKILL)" in manager.log
+    uid = (manager.run_dir / "web" / "views").stat().st_uid
+    end(killed)
+    until(lambda: "the web page's process has ended (SIGKILL); no task" in manager.log)
+    assert "start it again: nodemgr web page" in manager.log
     assert manager.call("ping")["pid"] == manager.pid
-
-
-def test_a_killed_starter_comes_back_and_so_does_its_page(manager: Manager) -> None:
-    site, starter = site_of(manager), starter_pid(manager)
-    for _ in range(2):
-        end_all(starter, page_pid(manager))
-        assert site.ask("").status == 200, "the connection waits for the next process"
-        until(lambda: site.ask("healthz").json() == {"manager": "here"})
-        starter = starter_pid(manager, besides=starter)
-    assert manager.log.count("the web page's starter has ended (SIGKILL)") == 2
-    keeper = psutil.Process(starter).ppid()
-    os.kill(keeper, signal.SIGKILL)
-    assert site.ask("").status == 200
-    assert starter_pid(manager) == starter
-    assert "with it the page" not in manager.log
+    until(lambda: is_refused(site))
+    words = ["nodemgr", "web", "page", "--run-dir", str(manager.run_dir)]
+    with subprocess.Popen([sys.executable, "-m", *words], cwd="/") as by_hand:
+        try:
+            until(lambda: by_hand.poll() is None and not is_refused(site))
+            until(lambda: site.ask("healthz").json() == {"manager": "here"})
+            assert page_pid(manager) == by_hand.pid
+            assert Path(f"/proc/{by_hand.pid}").stat().st_uid in (0, uid)
+            assert psutil.Process(by_hand.pid).uids().real == uid
+            manager.kill()
+            until(lambda: site.ask("healthz").json() == {"manager": "away"})
+            manager.start()
+            assert site_of(manager).url == site.url
+            until(lambda: site.ask("healthz").json() == {"manager": "here"})
+            assert manager.stop() == 0
+            until(lambda: site.ask("healthz").json() == {"manager": "away"})
+            assert by_hand.poll() is None
+            assert page_pid(manager) == by_hand.pid
+            manager.options[-1] = f"127.0.0.1:{free_port()}"
+            manager.start()
+            assert by_hand.wait(WAIT_LIMIT_S) == 0
+        finally:
+            by_hand.kill()
+    until(lambda: site_of(manager).ask("healthz").json() == {"manager": "here"})
+    assert page_pid(manager) != by_hand.pid
     assert manager.stop() == 0
     until(lambda: is_refused(site))
 
@@ -554,18 +567,6 @@ def is_refused(site: Site) -> bool:
         except ConnectionRefusedError:
             return True
     return False
-
-
-def test_a_page_without_starter_is_reported_and_the_manager_goes_on(manager: Manager) -> None:
-    starter = starter_pid(manager)
-    keeper = psutil.Process(starter).ppid()
-    for pid in (keeper, starter):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: "starter has ended, and with it the page: restart" in manager.log)
-    assert manager.call("ping")["pid"] == manager.pid
-    manager.kill()
-    manager.start()
-    until(lambda: site_of(manager).ask("healthz").json() == {"manager": "here"})
 
 
 def test_the_page_process_has_no_rights(manager: Manager) -> None:

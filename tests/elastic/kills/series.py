@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import select
 import signal
 import sys
@@ -41,7 +42,8 @@ VICTIMS = {"worker": 10, "worker 0": 5, "joiner or spare": 3, "leader": 1, "mana
 SPARED = 0.95
 """How often the only worker with the state is spared: its end is that of the leader, too."""
 LOST = 128 + signal.SIGKILL
-"""The exit code of a leader whose last worker with the state was killed."""
+"""The exit code of a leader whose last worker with the state was killed before a checkpoint."""
+RESUMED = "the last worker with the training's state has ended"
 
 
 class Hang(AssertionError):
@@ -55,6 +57,8 @@ class LeaderLife(NamedTuple):
     """That of the checkpoint from which they began."""
     lines: list[dict[str, Any]]
     """Their completed steps, in the order in which they were written."""
+    resumed: tuple[int, ...] = ()
+    """Steps of checkpoints that were read during it."""
 
 
 class KillSeries:
@@ -64,6 +68,8 @@ class KillSeries:
         self.killed: collections.Counter[str] = collections.Counter()
         self.resumed: list[tuple[int, int]] = []
         """By life: the step of the checkpoint, and the size of the file of lines then."""
+        self._read: list[tuple[int, ...]] = []
+        """By life, the last one left out: the steps of checkpoints that its workers have read."""
         self.slowest_end_s = 0.0
         self._manager = manager
         self._directory = directory
@@ -132,8 +138,13 @@ class KillSeries:
     def _again(self, why: str) -> None:
         self.killed[why] += 1
         self._check_lines(is_lost=why == "state lost")
+        self._read.append(self._steps_read())
         self.led.close()
         self.led = self._start()
+
+    def _steps_read(self) -> tuple[int, ...]:
+        found = (re.search(r"goes on from \S+ at step (\d+) of", each) for each in self.led.lines)
+        return tuple(int(each[1]) for each in found if each)
 
     def _check_lines(self, *, is_lost: bool = False) -> None:
         """No worker ended by a fault of its own, and none was late or stuck.
@@ -144,9 +155,12 @@ class KillSeries:
         lines = self.led.lines[:-1] if is_lost else self.led.lines
         wrong = [
             line for line in lines
-            if "exit code" in line or "Traceback" in line or "was killed, since" in line
+            if "exit code" in line or "Traceback" in line
         ]  # fmt: skip
+        late = [line for line in lines if "was killed, since" in line]
+        resumed = [line for line in lines if RESUMED in line]
         assert not wrong, self.led.lines[-40:]
+        assert len(late) <= len(resumed), self.led.lines[-40:]
 
     def _until(self, is_done: Callable[[], bool], what: str) -> None:
         end_s = time.monotonic() + HANG_S
@@ -249,8 +263,14 @@ class KillSeries:
         counts = [len(self.lines(begin)) for begin in begins]
         every = self.lines()
         return [
-            LeaderLife(step, every[len(every) - count : len(every) - after])
-            for (step, _), count, after in zip(self.resumed, counts, [*counts[1:], 0], strict=True)
+            LeaderLife(step, every[len(every) - count : len(every) - after], read)
+            for (step, _), count, after, read in zip(
+                self.resumed,
+                counts,
+                [*counts[1:], 0],
+                [*self._read, self._steps_read()],
+                strict=True,
+            )
         ]
 
     def close(self) -> None:
@@ -285,6 +305,8 @@ def judge(lives: list[LeaderLife], close: float) -> int:
         for place, each in enumerate(life.lines):
             step, worker = each["step"], each["worker"]
             assert abs(each["loss"] - losses[step]) < close, each
+            if step <= newest and own[worker] == -1 and step in life.resumed:
+                newest = step - 1  # the state was lost, and read again by new workers
             is_late = place == last[worker] and step < newest
             assert own[worker] < step, f"worker {worker} made step {step} twice"
             assert is_late or step in (newest, newest + 1), f"after step {newest}: {each}"

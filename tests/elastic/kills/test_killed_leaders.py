@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.elastic.led import TRAINEE, Led, workers_of
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 from tests.support.manager import Manager
 
 SCRIPT = Path(__file__).with_name("with_gloo.py")
@@ -89,7 +89,7 @@ def test_a_job_starts_again_from_its_checkpoint(manager: Manager, tmp_path: Path
         verb(manager, "submit", *options, *command), capture_output=True, text=True, check=True
     )
     job = submitted.stdout.strip()
-    _until(checkpoint.exists)
+    until(checkpoint.exists)
     leader, workers = pids_of_task(manager, 2)
     kill(leader, workers)
     count = len(lines.read_text().splitlines())
@@ -100,15 +100,8 @@ def test_a_job_starts_again_from_its_checkpoint(manager: Manager, tmp_path: Path
         shown[:] = re.findall(r"goes on from \S+ at step (\d+) of", logs.stdout)
         return bool(shown)
 
-    _until(has_resumed)
-    _until(lambda: len(lines.read_text().splitlines()) > count)
+    until(has_resumed)
+    until(lambda: len(lines.read_text().splitlines()) > count)
     steps = [json.loads(line)["step"] for line in lines.read_text().splitlines()]
     assert 0 < int(shown[0]) == steps[count] <= steps[count - 1] + 1
     subprocess.run(verb(manager, "queue", "withdraw", job), check=True, capture_output=True)
-
-
-def _until(is_done: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + WAIT_LIMIT_S
-    while not is_done():
-        assert time.monotonic() < end_s
-        time.sleep(0.1)

@@ -37,6 +37,13 @@ def test_the_step_under_way_may_be_repeated() -> None:
     assert judge([begun, LeaderLife(1, lines((0, 1), (0, 2), (0, 3)))], EXACT) == 4
 
 
+def test_new_workers_may_go_on_from_a_checkpoint() -> None:
+    begun = lines((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (1, 3))
+    assert judge([LeaderLife(0, begun, (1,))], EXACT) == 4
+    with pytest.raises(AssertionError, match="after step 2"):
+        judge([LeaderLife(0, begun, (0,))], EXACT)
+
+
 def test_a_worker_that_leaves_may_write_its_last_line_late() -> None:
     assert judge([LeaderLife(0, lines((0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3)))], EXACT) == 4
 

@@ -47,7 +47,8 @@ def main() -> None:
     data = tuple(torch.from_numpy(each) for each in problem.data())
     sizes = {"global_batch": problem.BATCH, "max_per_gpu": problem.MOST, "epochs": problem.EPOCHS}
     kept = {"checkpoint": sys.argv[1], "checkpoint_every_s": problem.CHECKPOINT_S}
-    with elastic(model, Momentum(model), data, seed=problem.SEED, **sizes, **kept) as run:
+    own = {"device": "cpu", "seed": problem.SEED}  # the GPUs are simulated
+    with elastic(model, Momentum(model), data, **own, **sizes, **kept) as run:
         lines.use_gpu()
         for inputs, targets in run:
             step, rank, size = run.step, run.rank, run.size

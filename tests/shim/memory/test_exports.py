@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from tests.shim.hooks.test_every_hook import (
     take,
 )
 from tests.shim.world import MIB, OUT_OF_MEMORY, Probe, World
-from tests.support.limits import WAIT_LIMIT_S
+from tests.support.limits import WAIT_LIMIT_S, until
 
 
 def let_go(probe: Probe, size: int) -> int:
@@ -37,10 +36,7 @@ def let_go(probe: Probe, size: int) -> int:
 
 def until_used(env: World, size: int) -> None:
     """The ledger comes to that, without a call of the program."""
-    end = time.monotonic() + WAIT_LIMIT_S
-    while env.used() != size:
-        assert time.monotonic() < end, env.used()
-        time.sleep(0.02)
+    until(lambda: env.used() == size, env.used)
 
 
 def leaving_by_handle(probe: Probe) -> int:

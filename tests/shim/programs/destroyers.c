@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/abi.h"
+#include "sim/abi/abi.h"
 
 enum { USERS = 2, MIB = 1 << 20 };
 enum { INVALID_VALUE = 1, INVALID_HANDLE = 400 };

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/abi.h"
+#include "sim/abi/abi.h"
 
 enum { HELD = 8, GRANULE = 2 << 20 };
 

@@ -194,6 +194,7 @@ def test_a_script_that_the_kernel_starts_counts_itself(directory: Path) -> None:
     first = known("./train.py", "--epochs", "3")
     assert first is not None
     assert known("./link", "--epochs", "3") == first
+    assert python("./train.py", "--epochs", "3") == first, "as its own process sees its command"
     script.write_text(f"#!{sys.executable}\nimport net2\n")
     assert known("./train.py", "--epochs", "3") != first
 

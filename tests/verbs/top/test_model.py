@@ -66,6 +66,16 @@ def test_a_text_is_cut_at_cells(text: str, most: int, left: str) -> None:
     assert spans.width(spans.filled(text, most)) == most
 
 
+@pytest.mark.parametrize(
+    ("text", "most", "left"),
+    [("abcdef", 6, "abcdef"), ("abcdefg", 5, "ab…fg"), ("abcdefg", 4, "ab…g"),
+     ("日本語日本", 7, "日本…本"), ("日本語日本", 6, "日…本"),
+     ("abcdef", 2, "a…"), ("abcdef", 0, "")],
+)  # fmt: skip
+def test_a_name_is_cut_in_the_middle(text: str, most: int, left: str) -> None:
+    assert spans.cut_inside(text, most) == left
+
+
 def test_lines_for_poorer_terminals() -> None:
     line = [("█░·▲ é", "bold cyan"), ("x", "red")]
     assert spans.without_colours(line) == [("█░·▲ é", "bold"), ("x", "")]
@@ -135,6 +145,24 @@ def test_the_columns_that_stay_at_80() -> None:
         "TASK", "ENV", "USER", "GPUS", "MEM", "UTIL", "IDLE", "AGE",
     ]  # fmt: skip
     assert titles(model, 40, "TASK")[:4] == ["TASK", "ENV", "MEM", "UTIL"]
+
+
+def test_starts_about_has_a_column_where_a_row_has_an_estimate() -> None:
+    """Without it WHY has the room at 80 columns."""
+    view = node_views.small_node()
+    assert "STARTS ABOUT" in " ".join(titles(model_of(view), 80, "PLACE"))
+    for row in view.queue:
+        row["expected_start"] = None
+    assert titles(model_of(view), 80, "PLACE") == [
+        "PLACE", "ID", "ENV", "USER", "GPUS", "WAITED", "WHY",
+    ]  # fmt: skip
+
+
+def test_a_long_name_keeps_both_its_ends() -> None:
+    view = node_views.small_node()
+    view.status["tasks"][0]["env"] = "vision-lab-of-the-second-floor-gpu-a"
+    (row,) = (line for line in shown(model_of(view), 160) if line.startswith("t1 "))
+    assert "vision-lab-o…floor-gpu-a" in row
 
 
 def test_a_class_and_a_share_have_columns_where_a_task_has_one() -> None:
@@ -477,6 +505,34 @@ def test_jobs_without_a_gpu_are_among_the_tasks() -> None:
     assert "j44 holds no GPU: w ends it." in question(model)
     press(model, "w")
     assert press(model, "y") == [KeyOrder("withdraw", "j44")]
+
+
+def test_jobs_with_a_cgroup_have_their_use_of_the_host() -> None:
+    view = node_views.small_node()
+    used = {
+        "cpu_seconds": 3_725.4, "host_memory_bytes": 3 << 30, "host_peak_bytes": 7 << 30,
+        "read_bytes": 11 << 30, "written_bytes": 13 << 30,
+    }  # fmt: skip
+    job = {
+        "id": "j44", "job": "j44", "env": "ci", "state": "running", "users": ["ci"], "place": None,
+        "command": "make", "since": int(NOW_S) - 100, "gpus": 0, "request": None, **used,
+    }  # fmt: skip
+    view.status["jobs"] = [job, {**job, "id": "j7", "job": "j7", "cpu_seconds": 60.0}]
+    model = model_of(view)
+    assert "CPU TIME MOST HOST READ WRITTEN" in " ".join(titles(model, 240, "TASK"))
+
+    def row(name: str) -> str:
+        (found,) = (line for line in shown(model, 240) if name in line.split()[:2])
+        return " ".join(found.split())
+
+    assert " 3 GiB 1:02:05 7 GiB 11 GiB 13 GiB make" in row("j44")
+    assert " 2 GiB 0:01:00 7 GiB 11 GiB 13 GiB" in row("j7"), "its task has its own resident memory"
+    figures: dict[str, Any] = {
+        "gpus": [], "tasks": [{"id": row["id"]} for row in view.status["tasks"]],
+        "jobs": [{"job": "j44", **used, "cpu_seconds": 7_200, "host_memory_bytes": 5 << 30}],
+    }  # fmt: skip
+    model.take_figures(figures)
+    assert " 5 GiB 2:00:00 7 GiB" in row("j44")
 
 
 def test_memory_of_no_env_is_in_the_bar() -> None:

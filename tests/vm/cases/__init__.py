@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.vm.cases import closing, installing, losing, packages, services
+from tests.vm.cases import closing, installing, limits, losing, packages, prices, services, users
 from tests.vm.cases.lab import Lab
 
 Case = Callable[[Lab], str]
@@ -18,6 +18,10 @@ CASES: dict[str, Case] = {
     "watchdog": services.watchdog,
     "hardening": services.hardening,
     "gate": closing.gate,
+    "limits": limits.limits,
+    "suspended": limits.suspended,
+    "user": users.user,
+    "prices": prices.prices,
     "reboot": losing.reboot,
     "warning": losing.warning,
     "power-cut": losing.power_cut,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from tests.vm.cases.lab import Lab, hold, ready
+from tests.vm.cases.lab import Lab, hold, ready, wait_for
 from tests.vm.machine import Machine
 
 OPENS = """\
-import ctypes, errno, os, sys
+import ctypes, errno, os, sys, time
 if sys.argv[1:]:
     ctypes.CDLL("libcuda.so.1").cuInit(0)
 for number in range(4):
@@ -16,7 +16,9 @@ for number in range(4):
         os.open(f"/dev/nvidia{number}", os.O_RDWR)
     except OSError as error:  # ENXIO: the kernel let it through to a driver, which is not there
         print(number if error.errno == errno.ENXIO else "-", end="")
-print("", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+print("", os.environ.get("CUDA_VISIBLE_DEVICES", ""), flush=True)
+while sys.argv[2:] and not os.path.exists("/tmp/end"):
+    time.sleep(0.2)
 """
 PROGRAM = "/usr/local/bin/opens"
 LOGIN = "systemd-run --quiet --pipe --wait --collect --slice=user.slice --uid"
@@ -40,6 +42,11 @@ def gate(lab: Lab) -> str:
         assert machine.run(f"{SERVICE} alice {opens}").split() == ["0123"]
         leased = machine.run(f"{LOGIN} alice nodemgr run --env alice --gpus 1 -- {opens} use")
         assert opened(leased) == 1, leased
+        assert leased.split()[1].startswith("GPU-"), leased
+        run = f"nodemgr run --env alice --gpus 1 -- {opens} use waits"
+        beside = f"{run} | (read line; echo $line; {opens}; touch /tmp/end)"
+        both = machine.run(f"{LOGIN} alice sh -c '{beside}'").splitlines()
+        assert (opened(both[0]), both[1].split()) == (1, ["----"]), both
         assert machine.run(f"{LOGIN} alice {opens}").split() == ["----"]
         submit = "nodemgr submit --env alice --gpus 2 --visible index"
         job = machine.run(f"{LOGIN} alice {submit} -- {opens}").strip()
@@ -70,5 +77,7 @@ def switch(machine: Machine, value: str) -> None:
 
 
 def row(machine: Machine) -> str:
+    """Once the manager answers: a busy emulator may need several tries."""
+    wait_for(machine, 'nodemgr doctor --json | grep -q "device gate of the node"')
     checks = json.loads(machine.run("nodemgr doctor --json || true"))["checks"]
     return next(str(row["detail"]) for row in checks if row["name"] == "device gate of the node")

@@ -70,8 +70,8 @@ def wait_for(machine: Machine, condition: str) -> None:
 
 
 def ready(machine: Machine) -> None:
-    """Until the manager has started after a boot."""
-    machine.run("systemctl start nodemgr")
+    """Until the manager has started after a boot; a busy emulator may miss systemd's bound."""
+    machine.run(" || ".join(["systemctl start nodemgr"] * 3))
 
 
 def hold(machine: Machine, env: str) -> None:

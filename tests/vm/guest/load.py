@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nodemgr  # noqa: F401 (it makes client_plugin known)
 from client_plugin.ways.choice import UserWay
-from nodemgr.edge.admin.control_client import ControlClient
+from client_plugin.ways.control import ControlConnection
 
 RUN_DIR = "/run/nodemgr"
 ENDLESS, SHORT = ("sleep", "infinity"), ("true",)
@@ -26,7 +26,7 @@ def submit(way: UserWay, argv: tuple[str, ...], gpus: int, hold: bool) -> str:
 def main(seed: int, orders: int) -> None:
     dice = random.Random(seed)
     way = UserWay(f"{RUN_DIR}/envs/bob")
-    with ControlClient(Path(RUN_DIR)) as control:
+    with ControlConnection(Path(RUN_DIR)) as control:
         for number in range(orders):
             if number % 20 == 10:
                 env, gpus = f"team{number}", dice.randint(0, 4)

@@ -2,50 +2,41 @@
 
 import { el, envName, setStyle, setText, told } from "./dom.js";
 import {
-  NONE,
-  askedGpus,
-  celsius,
-  clock,
-  count,
-  duration,
-  expectedStart,
-  gib,
-  gibNumber,
-  heldGpus,
-  list,
-  outcome,
-  percent,
-  ran,
-  reason,
-  taskState,
-  visible,
-  watts,
+  NONE, askedGpus, celsius, clock, count, duration, expectedStart, gib, gibNumber, heldGpus, list,
+  outcome, percent, ran, taskState, visible, watts,
 } from "./format.js";
 import { format } from "./routes.js";
 
-export const env = {
-  id: "env",
-  label: "Env",
-  text: (row) => row.env,
-  draw: (cell, row) => cell.replaceChildren(envName(row.env)),
-};
+export function column(id, label, text, more = {}) {
+  return { id, label, text, ...more };
+}
 
-export const command = {
-  id: "command",
-  label: "Command",
+// Without `value` it is sorted by its text.
+export function number(id, label, text, value = undefined, more = {}) {
+  return column(id, label, text, { numeric: true, ...(value && { value }), ...more });
+}
+
+// A field as text.
+export function figure(id, label, text, field, minor = undefined) {
+  return number(id, label, (row) => text(row[field]), (row) => row[field], { minor });
+}
+
+export const env = column("env", "Env", (row) => row.env, {
+  draw: (cell, row) => cell.replaceChildren(envName(row.env)),
+});
+
+export const command = column("command", "Command", (row) => row.command ?? "", {
   wide: true,
-  text: (row) => row.command ?? "",
   draw: (cell, row) => {
     const text = row.name ? `${row.name}: ${row.command ?? ""}` : (row.command ?? "");
     cell.replaceChildren(told(text, { class: "command", title: visible(text) }));
   },
-};
+});
 
 // What a task may use on each GPU: the limit of its environment, or what it named for itself.
 function limits(row) {
-  const own = row.transports?.includes("udp")
-    ? null
-    : (row.memory_max_bytes ?? row.memory_named_bytes);
+  const isOwn = !row.transports?.includes("udp");
+  const own = isOwn ? (row.memory_max_bytes ?? row.memory_named_bytes) : null;
   return (row.memory_limit_bytes ?? []).map((limit) => Math.min(limit, own ?? limit));
 }
 
@@ -53,18 +44,15 @@ export function jobLink(id, name = id) {
   return id ? el("a", { href: format({ view: "jobs", id }) }, name) : NONE;
 }
 
-// Those of an array that wait together are one row.
+// Those of an array that wait together are one row. A job on another node of the cluster names it.
 export function jobName(row) {
-  return row.indices ? `${row.job} (${row.jobs} jobs)` : row.id;
+  const name = row.indices ? `${row.job} (${row.jobs} jobs)` : row.id;
+  return row.node ? `${name} on ${row.node}` : name;
 }
 
 function link(id, label, of) {
-  return {
-    id,
-    label,
-    text: (row) => of(row) ?? "",
-    draw: (cell, row) => cell.replaceChildren(jobLink(of(row))),
-  };
+  const draw = (cell, row) => cell.replaceChildren(jobLink(of(row)));
+  return column(id, label, (row) => of(row) ?? "", { draw });
 }
 
 // A number with a small bar; the bar repeats the text.
@@ -80,11 +68,7 @@ function drawMeter(cell, text, share) {
 }
 
 export const use = {
-  id: "use",
-  label: "Use",
-  numeric: true,
-  text: (row) => percent(row.utilization_percent),
-  value: (row) => row.utilization_percent,
+  ...figure("use", "Use", percent, "utilization_percent"),
   draw: (cell, row) => {
     drawMeter(cell, percent(row.utilization_percent), (row.utilization_percent ?? 0) / 100);
   },
@@ -112,187 +96,106 @@ function sum(values) {
 // `now`: () => the manager's time.
 export function taskColumns(now) {
   return [
-    { id: "id", label: "Task", text: (row) => row.id },
+    column("id", "Task", (row) => row.id),
     env,
-    { id: "who", label: "User", minor: 1, text: who },
-    { id: "gpus", label: "GPUs", text: heldGpus },
+    column("who", "User", who, { minor: 1 }),
+    column("gpus", "GPUs", heldGpus),
     use,
-    {
-      id: "memory",
-      label: "GPU memory",
-      numeric: true,
-      text: (row) => `${gibNumber(row.memory_bytes)} / ${gib(sum(limits(row)))}`,
-      value: (row) => row.memory_bytes,
-    },
-    { id: "idle", label: "Idle", numeric: true, text: idle, value: (row) => row.idle_seconds },
-    {
-      id: "age",
-      label: "Age",
-      numeric: true,
-      text: (row) => duration(now() - row.since),
-      value: (row) => -row.since,
-    },
-    {
-      id: "cpu",
-      label: "CPU",
-      numeric: true,
-      minor: 2,
-      text: (row) => percent(row.host_cpu_percent),
-      value: (row) => row.host_cpu_percent,
-    },
-    {
-      id: "host",
-      label: "Host mem.",
-      numeric: true,
-      minor: 2,
-      text: (row) => gib(row.host_memory_bytes),
-      value: (row) => row.host_memory_bytes,
-    },
+    number(
+      "memory",
+      "GPU memory",
+      (row) => `${gibNumber(row.memory_bytes)} / ${gib(sum(limits(row)))}`,
+      (row) => row.memory_bytes,
+    ),
+    number("idle", "Idle", idle, (row) => row.idle_seconds),
+    number("age", "Age", (row) => duration(now() - row.since), (row) => -row.since),
+    figure("cpu", "CPU", percent, "host_cpu_percent", 2),
+    figure("host", "Host mem.", gib, "host_memory_bytes", 2),
     { ...link("job", "Job", (row) => row.job), minor: 2 },
-    { id: "state", label: "State", minor: 1, text: taskState },
+    column("state", "State", taskState, { minor: 1 }),
     command,
   ];
 }
 
+// Of a job that runs, or of a start of it.
+export const hostUse = [
+  figure("cpu", "CPU time", duration, "cpu_seconds", 1),
+  figure("host", "Most host mem.", gib, "host_peak_bytes", 2),
+  figure("read", "Read", gib, "read_bytes", 2),
+  figure("written", "Written", gib, "written_bytes", 2),
+];
+
 // `expected`: request or id -> the row with its expected start.
 export function queueColumns(now, expected) {
   return [
-    {
-      id: "position",
-      label: "Place",
-      numeric: true,
-      text: (row) => (row.position === null ? NONE : String(row.position)),
-      value: (row) => row.position,
-    },
-    {
-      id: "id",
-      label: "Id",
-      text: jobName,
-      draw: (cell, row) =>
-        cell.replaceChildren(row.job ? jobLink(row.job, jobName(row)) : row.id),
-    },
+    figure("position", "Place", (place) => (place === null ? NONE : String(place)), "position"),
+    column("id", "Id", jobName, {
+      draw: (cell, row) => cell.replaceChildren(row.job ? jobLink(row.job, jobName(row)) : row.id),
+    }),
     env,
-    { id: "who", label: "User", minor: 1, text: who },
-    {
-      id: "gpus",
-      label: "GPUs",
-      numeric: true,
-      text: askedGpus,
-      value: (row) => row.gpus,
-    },
-    { id: "queue", label: "Queue", minor: 2, text: (row) => row.priority },
-    {
-      id: "waits",
-      label: "Waits",
-      numeric: true,
-      text: (row) => duration(now() - row.since),
-      value: (row) => -row.since,
-    },
-    {
-      id: "start",
-      label: "Expected start",
-      text: (row) => expectedStart(expected(row), now()),
+    column("who", "User", who, { minor: 1 }),
+    number("gpus", "GPUs", askedGpus, (row) => row.gpus),
+    column("queue", "Queue", (row) => row.priority, { minor: 2 }),
+    number("waits", "Waits", (row) => duration(now() - row.since), (row) => -row.since),
+    column("start", "Expected start", (row) => expectedStart(expected(row), now()), {
       value: (row) => expected(row)?.expected_start ?? null,
-    },
-    {
-      id: "reason",
-      label: "Why it waits",
-      wide: true,
-      text: reason,
-      draw: (cell, row) => {
-        const text = reason(row);
-        cell.replaceChildren(told(text, { title: visible(text) }));
-      },
-    },
+    }),
     command,
   ];
 }
+
+const user = column("who", "User", (row) => row.user ?? NONE, { minor: 1 });
+const waited = number("waited", "Waited", (row) => duration(row.waited_seconds, row.waited_at_least));
+waited.minor = 2;
+const why = (label) => column("why", label, (row) => row.why ?? "", { minor: 1 });
 
 export function historyColumns(now) {
   return [
     link("job", "Job", (row) => row.job),
     env,
-    { id: "who", label: "User", minor: 1, text: (row) => row.user ?? NONE },
-    { id: "state", label: "State", text: (row) => row.state },
-    { id: "end", label: "Exit", text: outcome },
-    { id: "gpus", label: "GPUs", numeric: true, text: askedGpus },
-    { id: "ended", label: "Ended", text: (row) => clock(row.ended, now()) },
-    {
-      id: "took",
-      label: "Ran",
-      numeric: true,
-      text: (row) => duration(row.ran_seconds, row.ran_at_least),
-    },
-    {
-      id: "waited",
-      label: "Waited",
-      numeric: true,
-      minor: 2,
-      text: (row) => duration(row.waited_seconds, row.waited_at_least),
-    },
-    {
-      id: "restarts",
-      label: "Restarts",
-      numeric: true,
-      minor: 2,
-      text: (row) => String(row.restarts),
-    },
-    { id: "why", label: "Why", minor: 1, text: (row) => row.why ?? "" },
+    user,
+    column("state", "State", (row) => row.state),
+    column("end", "Exit", outcome),
+    number("gpus", "GPUs", askedGpus),
+    column("ended", "Ended", (row) => clock(row.ended, now())),
+    number("took", "Ran", (row) => duration(row.ran_seconds, row.ran_at_least)),
+    waited,
+    figure("restarts", "Restarts", String, "restarts", 2),
+    why("Why"),
     command,
   ];
 }
 
 export function leaseColumns(now) {
   return [
-    { id: "task", label: "Task", text: (row) => row.task },
+    column("task", "Task", (row) => row.task),
     { ...link("job", "Job", (row) => row.job ?? null), minor: 2 },
     env,
-    { id: "who", label: "User", minor: 1, text: (row) => row.user ?? NONE },
-    {
-      id: "gpus",
-      label: "GPUs",
-      text: (row) => list(row.gpu_indices.map((index) => index ?? "lost")),
-    },
-    { id: "began", label: "Began", text: (row) => clock(row.began, now()) },
-    {
-      id: "ended",
-      label: "Ended",
-      text: (row) => (row.ended === null ? "holds" : clock(row.ended, now())),
-    },
-    {
-      id: "took",
-      label: "Held",
-      numeric: true,
-      text: (row) => ran(row, row.began, now()),
-    },
-    {
-      id: "waited",
-      label: "Waited",
-      numeric: true,
-      minor: 2,
-      text: (row) => duration(row.waited_seconds, row.waited_at_least),
-    },
-    { id: "why", label: "End", minor: 1, text: (row) => row.why ?? "" },
+    user,
+    column("gpus", "GPUs", (row) => list(row.gpu_indices.map((index) => index ?? "lost"))),
+    column("began", "Began", (row) => clock(row.began, now())),
+    column("ended", "Ended", (row) => (row.ended === null ? "holds" : clock(row.ended, now()))),
+    number("took", "Held", (row) => ran(row, row.began, now())),
+    waited,
+    why("End"),
     command,
   ];
 }
 
+const gpu = column("gpu", "GPU", (row) => String(row.gpu_index));
+const pid = number("pid", "PID", (row) => String(row.pid ?? NONE));
+
 export const VIOLATIONS = [
   env,
-  { id: "gpu", label: "GPU", text: (row) => String(row.gpu_index) },
-  { id: "pid", label: "PID", numeric: true, text: (row) => String(row.pid) },
-  { id: "used", label: "Uses", numeric: true, text: (row) => gib(row.memory_bytes) },
-  { id: "allowed", label: "May use", numeric: true, text: (row) => gib(row.allowed_bytes) },
-  { id: "offence", label: "Offence", text: (row) => String(row.offence).replaceAll("_", " ") },
+  gpu,
+  pid,
+  figure("used", "Uses", gib, "memory_bytes"),
+  figure("allowed", "May use", gib, "allowed_bytes"),
+  column("offence", "Offence", (row) => String(row.offence).replaceAll("_", " ")),
   command,
 ];
 
-export const UNRECLAIMED = [
-  env,
-  { id: "gpu", label: "GPU", text: (row) => String(row.gpu_index) },
-  { id: "pid", label: "PID", numeric: true, text: (row) => String(row.pid ?? NONE) },
-  { id: "used", label: "Still holds", numeric: true, text: (row) => gib(row.memory_bytes) },
-];
+export const UNRECLAIMED = [env, gpu, pid, figure("used", "Still holds", gib, "memory_bytes")];
 
 export function gpuFacts(gpu) {
   const figures = [celsius(gpu.temperature_c), watts(gpu.power_w)].filter((text) => text !== NONE);

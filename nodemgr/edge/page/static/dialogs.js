@@ -1,23 +1,17 @@
 // Questions before an action, and forms. Knows: <dialog>. Must not know: what the action is.
 
-import { el, setText } from "./dom.js";
+import { copyOf, el, partsOf, setText } from "./dom.js";
 
 // Asks, then performs. `perform()` may raise: its text is shown and the dialog stays open.
 // The answer: whether it was done.
 export function ask({ title, body, action, isDanger = false, perform }) {
   return new Promise((answer) => {
-    const error = el("p", { class: "error", role: "alert" });
-    const cancel = el("button", { type: "button" }, "Cancel");
-    const confirm = el("button", { type: "submit", class: isDanger ? "danger" : "main" }, action);
-    const form = el(
-      "form",
-      { novalidate: true },
-      el("h2", { id: "dialog-title" }, title),
-      ...body,
-      error,
-      el("div", { class: "dialog-buttons" }, cancel, confirm),
-    );
-    const dialog = el("dialog", { "aria-labelledby": "dialog-title" }, form);
+    const dialog = copyOf("dialog");
+    const { form, heading, error, cancel, confirm } = partsOf(dialog, PARTS);
+    setText(heading, title);
+    error.before(...body);
+    setText(confirm, action);
+    confirm.className = isDanger ? "danger" : "main";
     const opener = document.activeElement;
     let isDone = false;
     cancel.addEventListener("click", () => dialog.close());
@@ -48,6 +42,10 @@ export function ask({ title, body, action, isDanger = false, perform }) {
   });
 }
 
+const PARTS = {
+  form: "form", heading: "h2", error: ".error", cancel: "[type=button]", confirm: "[type=submit]",
+};
+
 // A labelled field of a form, with a hint below it.
 export function field({ id, label, hint = "", control = null, ...attributes }) {
   const input = control ?? el("input", { id, name: id, autocomplete: "off", ...attributes });
@@ -56,9 +54,6 @@ export function field({ id, label, hint = "", control = null, ...attributes }) {
   return el("div", { class: "field" }, el("label", { for: id }, label), input, help);
 }
 
-export function choice(id, values, chosen) {
-  const options = values.map(([value, label]) =>
-    el("option", { value, selected: value === chosen }, label),
-  );
-  return el("select", { id, name: id }, ...options);
+export function options(values, chosen) {
+  return values.map(([value, label]) => el("option", { value, selected: value === chosen }, label));
 }

@@ -9,8 +9,23 @@ export function el(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
 }
 
+export function button(label, onclick, attributes = {}) {
+  return el("button", { type: "button", onclick, ...attributes }, label);
+}
+
 export function svg(name, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, children);
+}
+
+// A copy of a template of index.html, whose one element it is.
+export function copyOf(template) {
+  return document.getElementById(template).content.firstElementChild.cloneNode(true);
+}
+
+// The first of each selector within an element, by name.
+export function partsOf(element, selectors) {
+  const found = Object.entries(selectors).map(([name, one]) => [name, element.querySelector(one)]);
+  return Object.fromEntries(found);
 }
 
 function filled(made, attributes, children) {

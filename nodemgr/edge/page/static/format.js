@@ -52,12 +52,12 @@ export function watts(value) {
   return value >= 1000 ? `${(value / 1000).toFixed(2)} kW` : `${Math.round(value)} W`;
 }
 
-// A measured time span in the form of format_span of client_plugin/verbs/presentation/units.py.
 // A job's or a lease's run that began at `from`: measured by the node, or until now.
 export function ran(row, from, now) {
   return row.ended === null ? duration(now - from) : duration(row.ran_seconds, row.ran_at_least);
 }
 
+// A measured time span in the form of format_span of client_plugin/verbs/presentation/units.py.
 export function duration(seconds, atLeast = false) {
   if (!known(seconds)) return NONE;
   if (atLeast) return `at least ${duration(seconds)}`;
@@ -72,12 +72,12 @@ function pad(number) {
   return String(number).padStart(2, "0");
 }
 
+const ISO = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" }); // 2026-11-28 09:05:00
 const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "short" });
 
 // The time of day in the browser's zone, without the zone: of the marks of an axis.
 export function timeOfDay(epoch_s) {
-  const moment = new Date(epoch_s * 1000);
-  return `${pad(moment.getHours())}:${pad(moment.getMinutes())}`;
+  return ISO.format(epoch_s * 1000).slice(11, 16);
 }
 
 // The time of day with its zone, and with the date if it is not the day of `now`.
@@ -85,14 +85,10 @@ export function clock(epoch_s, now_s, withSeconds = false) {
   if (!known(epoch_s)) return NONE;
   const moment = new Date(epoch_s * 1000);
   const zone = ZONE.formatToParts(moment).find(({ type }) => type === "timeZoneName").value;
-  const seconds = withSeconds ? `:${pad(moment.getSeconds())}` : "";
-  const text = `${timeOfDay(epoch_s)}${seconds} ${zone}`;
-  const today = new Date(now_s * 1000);
-  if (moment.toDateString() === today.toDateString()) return text;
-  const date = `${pad(moment.getMonth() + 1)}-${pad(moment.getDate())}`;
-  return moment.getFullYear() === today.getFullYear()
-    ? `${date} ${text}`
-    : `${moment.getFullYear()}-${date} ${text}`;
+  const text = `${ISO.format(moment).slice(0, withSeconds ? 19 : 16)} ${zone}`;
+  const today = ISO.format(now_s * 1000);
+  const isKnown = [10, 4].find((length) => text.slice(0, length) === today.slice(0, length)) ?? -1;
+  return text.slice(isKnown + 1); // without the date of today, or the year of today
 }
 
 export function count(number, thing) {
@@ -112,7 +108,6 @@ export function colourOf(name) {
   return ((hash ^ (hash >>> 15)) >>> 0) % COLOURS;
 }
 
-// The end of a job or attempt in one word.
 // The GPUs that a request or a job asks for: a number or a range.
 export function askedGpus(row) {
   return known(row.gpus_max) ? `${row.gpus_min}-${row.gpus_max}` : String(row.gpus);
@@ -126,6 +121,7 @@ export function heldGpus(row) {
   return known(row.gpus_max) ? `${held} (${row.gpu_indices.length} of ${range}${more})` : held;
 }
 
+// The end of a job or attempt in one word.
 export function outcome(row) {
   if (known(row.signal)) return `signal ${row.signal}`;
   return known(row.exit_code) ? `exit ${row.exit_code}` : NONE;

@@ -1,17 +1,9 @@
 // The GPUs: a card each, with use, memory by environment, temperature, power and the last hour.
 
 import {
-  Keyed,
-  el,
-  envClass,
-  envName,
-  setAttribute,
-  setHidden,
-  setStyle,
-  setText,
-  svg,
+  Keyed, copyOf, el, envClass, envName, partsOf, setAttribute, setHidden, setStyle, setText,
 } from "./dom.js";
-import { NONE, gib, gibNumber, percent, visible } from "./format.js";
+import { gib, gibNumber, percent, visible } from "./format.js";
 import { gpuFacts } from "./columns.js";
 import { memoryParts } from "./merge.js";
 
@@ -19,7 +11,7 @@ const HOUR_S = 3600;
 const POINT_S = 20; // between two points of the line of the last hour
 const LEAST_S = 600; // what the line spans at first
 const GAP_S = 150;
-const WIDTH = 120;
+const WIDTH = 120; // and height, of the view box of the template "gpu" in index.html
 const HEIGHT = 24;
 
 // The use of each GPU in the last hour, from the samples and from the stream.
@@ -81,17 +73,8 @@ export class GpuGrid {
     this.number = el("span", { class: "count" });
     const heading = el("h2", { id: "gpus-title" }, "GPUs");
     const head = el("div", { class: "section-head" }, heading, this.number);
-    this.element = el(
-      "section",
-      { class: "gpu-section", "aria-labelledby": "gpus-title" },
-      head,
-      this.list,
-    );
-    this.keyed = new Keyed(
-      this.list,
-      () => card(),
-      (element, gpu) => this.#fill(element.card, gpu),
-    );
+    this.element = el("section", { "aria-labelledby": "gpus-title" }, head, this.list);
+    this.keyed = new Keyed(this.list, card, (element, gpu) => this.#fill(element.card, gpu));
   }
 
   draw(view) {
@@ -127,19 +110,12 @@ export class GpuGrid {
   #memory(parts, gpu) {
     const total = gpu.memory_total_bytes;
     const held = memoryParts(gpu, this.tasks.get(gpu.uuid));
-    parts.bars.draw(
-      held.map((part) => ({ ...part, total })),
-      partKey,
-    );
+    parts.bars.draw(held.map((part) => ({ ...part, total })), partKey);
     parts.names.draw(held, partKey);
-    const used = `${gibNumber(gpu.memory_used_bytes)} used`;
-    setText(
-      parts.memory,
-      `${used} · ${gibNumber(gpu.memory_granted_bytes)} granted of ${gib(total)}`,
-    );
-    const words = held.map(
-      (part) => `${part.env ?? "others"} ${gibNumber(part.used)} of ${gib(part.granted)}`,
-    );
+    const [used, granted] = [gpu.memory_used_bytes, gpu.memory_granted_bytes].map(gibNumber);
+    setText(parts.memory, `${used} used · ${granted} granted of ${gib(total)}`);
+    const part = (one) => `${one.env ?? "others"} ${gibNumber(one.used)} of ${gib(one.granted)}`;
+    const words = held.map(part);
     setAttribute(parts.bar, "aria-label", `Memory: ${visible(words.join(", ")) || "all free"}`);
     setHidden(parts.list, held.length === 0);
   }
@@ -177,34 +153,16 @@ function fillNamed(element, { granted, used }) {
   setText(element.size, text);
 }
 
+const PARTS = {
+  title: "h3", name: ".gpu-name", use: ".gpu-use", spark: ".spark", line: ".spark-line", bar: ".bar",
+  memory: ".gpu-memory", list: ".parts", facts: ".gpu-facts", warning: ".gpu-warning",
+};
+
 function card() {
-  const title = el("h3");
-  const name = el("bdi", { class: "gpu-name", dir: "auto" });
-  const use = el("span", { class: "gpu-use" }, NONE);
-  const line = svg("path", { class: "spark-line" });
-  const box = { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" };
-  const spark = svg("svg", { ...box, "aria-hidden": "true", focusable: "false" }, line);
-  const bar = el("div", { class: "bar", role: "img" });
-  const list = el("ul", { class: "parts", "aria-label": "Environments, GiB used of granted" });
-  const memory = el("p", { class: "gpu-memory" });
-  const facts = el("p", { class: "gpu-facts" });
-  const warning = el("p", { class: "gpu-warning", dir: "auto" });
-  const head = el("div", { class: "gpu-head" }, title, name, use);
-  const element = el("li", { class: "gpu" }, head, spark, bar, memory, list, facts, warning);
-  element.card = {
-    element,
-    title,
-    name,
-    use,
-    spark,
-    line,
-    bar,
-    list,
-    memory,
-    facts,
-    warning,
-    bars: new Keyed(bar, segment, fillSegment),
-    names: new Keyed(list, named, fillNamed),
-  };
+  const element = copyOf("gpu");
+  const parts = { element, ...partsOf(element, PARTS) };
+  parts.bars = new Keyed(parts.bar, segment, fillSegment);
+  parts.names = new Keyed(parts.list, named, fillNamed);
+  element.card = parts;
   return element;
 }

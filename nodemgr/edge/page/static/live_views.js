@@ -1,12 +1,11 @@
 // What is now: GPUs, tasks and the queue; without a token, totals and lengths.
 
-import * as messages from "./messages.js";
 import { Table } from "./table.js";
 import { GpuGrid } from "./gpus.js";
-import { Keyed, el, setAttribute, setHidden, setStyle, setText } from "./dom.js";
-import { NONE, gib, gibNumber, percent, visible, watts } from "./format.js";
-import { UNRECLAIMED, VIOLATIONS, queueColumns, taskColumns } from "./columns.js";
-import { keyOf, totalsOf, unreclaimedKey } from "./merge.js";
+import { Keyed, button, copyOf, el, setAttribute, setHidden, setStyle, setText } from "./dom.js";
+import { NONE, gib, gibNumber, percent, reason, visible, watts } from "./format.js";
+import { UNRECLAIMED, VIOLATIONS, hostUse, jobName, queueColumns, taskColumns } from "./columns.js";
+import { foldArrays, keyOf, totalsOf, unreclaimedKey } from "./merge.js";
 import { format } from "./routes.js";
 
 const FEW = 10; // rows of a list on the first view
@@ -17,7 +16,7 @@ const EXPECTED_MS = 15000;
 class Totals {
   constructor() {
     this.element = el("dl", { class: "totals" });
-    this.keyed = new Keyed(this.element, ({ label }) => tile(label), fillTile);
+    this.keyed = new Keyed(this.element, ([label]) => tile(label), fillTile);
   }
 
   draw(view) {
@@ -25,34 +24,19 @@ class Totals {
     const memory = totals.memory_total_bytes || 1;
     const lost = totals.gpus - totals.gpus_healthy;
     const isPart = view.scope === "env"; // it has the rows of one environment
-    this.keyed.draw(
-      [
-        {
-          label: "GPUs held",
-          text: `${totals.gpus_held} of ${totals.gpus}${lost ? `, ${lost} lost` : ""}`,
-          share: totals.gpus_held / (totals.gpus || 1),
-        },
-        {
-          label: "Mean use",
-          text: percent(totals.utilization_percent),
-          share: (totals.utilization_percent ?? 0) / 100,
-        },
-        {
-          label: "Memory used",
-          text: `${gibNumber(totals.memory_used_bytes)} of ${gib(totals.memory_total_bytes)}`,
-          share: (totals.memory_used_bytes ?? 0) / memory,
-        },
-        {
-          label: "Memory granted",
-          text: gib(totals.memory_granted_bytes),
-          share: (totals.memory_granted_bytes ?? 0) / memory,
-        },
-        { label: "Power", text: watts(totals.power_w) },
-        { label: isPart ? "Own tasks" : "Tasks", text: String(totals.tasks) },
-        { label: isPart ? "Own waiting" : "Waiting", text: String(totals.waiting) },
-      ],
-      ({ label }) => label,
-    );
+    const { gpus_held: held, utilization_percent: use } = totals;
+    const { memory_used_bytes: used, memory_granted_bytes: granted } = totals;
+    const ofTotal = `${gibNumber(used)} of ${gib(totals.memory_total_bytes)}`;
+    const tiles = [
+      ["GPUs held", `${held} of ${totals.gpus}${lost ? `, ${lost} lost` : ""}`, held / (totals.gpus || 1)],
+      ["Mean use", percent(use), (use ?? 0) / 100],
+      ["Memory used", ofTotal, (used ?? 0) / memory],
+      ["Memory granted", gib(granted), (granted ?? 0) / memory],
+      ["Power", watts(totals.power_w)],
+      [isPart ? "Own tasks" : "Tasks", String(totals.tasks)],
+      [isPart ? "Own waiting" : "Waiting", String(totals.waiting)],
+    ];
+    this.keyed.draw(tiles, ([label]) => label);
   }
 }
 
@@ -65,7 +49,7 @@ function tile(label) {
   return made;
 }
 
-function fillTile(element, { text, share }) {
+function fillTile(element, [, text, share]) {
   setText(element.text, text);
   if (share === undefined) return;
   if (!element.bar.isConnected) element.append(el("dd", { class: "bar-of-tile" }, element.bar));
@@ -78,7 +62,7 @@ export function tasksTable(app, options) {
     title: "Tasks",
     columns: taskColumns(app.state.now),
     keyOf: (row) => row.id,
-    empty: messages.pageNoTask(),
+    empty: "No task holds a GPU.",
     actions: (row) => [{ label: "Release", name: `Release task ${row.id}`, act: app.release }],
     ...options,
   });
@@ -90,10 +74,16 @@ export function queueTable(app, options) {
     title: "Queue",
     columns: queueColumns(app.state.now, app.state.expected),
     keyOf: (row) => keyOf("queue", row),
-    empty: messages.pageNothingWaits(),
-    actions: (row) => [{ label: "Withdraw", name: `Withdraw ${row.id}`, act: app.withdraw }],
+    empty: "No request waits.",
+    group: reason,
+    fold: foldArrays,
+    actions: (row) => withdrawal(app, row),
     ...options,
   });
+}
+
+function withdrawal(app, row) {
+  return [{ label: "Withdraw", name: `Withdraw ${row.folded ? jobName(row) : row.id}`, act: app.withdraw }];
 }
 
 // The expected starts come with the queue's own rows, not with the stream.
@@ -109,7 +99,7 @@ class Expected {
     const order = view.queue.map((row) => keyOf("queue", row)).join(" ");
     if (order === this.#asked || this.#timer !== null) return;
     this.#asked = order;
-    if (order) this.app.state.refreshExpected().catch(() => {});
+    if (order || this.app.state.inCluster === undefined) this.app.state.refreshExpected().catch(() => {});
     this.#timer = setTimeout(() => {
       this.#timer = null;
       this.#asked = null;
@@ -127,38 +117,16 @@ export class NowView {
     this.gpus = new GpuGrid(app.state.lastHour);
     this.tasks = tasksTable(app, { pageSize: FEW, sortable: false });
     this.queue = queueTable(app, { pageSize: FEW, sortable: false });
-    this.violations = new Table(app, {
-      id: "violations",
-      title: "Beyond their quota",
-      columns: VIOLATIONS,
-      keyOf: (row) => `${row.pid} ${row.gpu_index}`,
-      empty: "",
-      sortable: false,
-    });
-    this.unreclaimed = new Table(app, {
-      id: "unreclaimed",
-      title: "Memory of tasks that are lost or have ended",
-      columns: UNRECLAIMED,
-      keyOf: unreclaimedKey,
-      empty: "",
-      sortable: false,
-    });
+    const faults = (id, title, columns, keyOf) =>
+      new Table(app, { id, title, columns, keyOf, empty: "", sortable: false });
+    const pidOf = (row) => `${row.pid} ${row.gpu_index}`;
+    this.violations = faults("violations", "Beyond their quota", VIOLATIONS, pidOf);
+    const title = "Memory of tasks that are lost or have ended";
+    this.unreclaimed = faults("unreclaimed", title, UNRECLAIMED, unreclaimedKey);
     this.lists = el("div", { class: "lists" }, this.tasks.element, this.queue.element);
-    this.element = el(
-      "div",
-      {},
-      this.totals.element,
-      this.notices,
-      this.gpus.element,
-      this.lists,
-      this.violations.element,
-      this.unreclaimed.element,
-    );
-    this.faults = new Keyed(
-      this.notices,
-      () => el("li"),
-      (line, text) => setText(line, text),
-    );
+    const tables = [this.lists, this.violations.element, this.unreclaimed.element];
+    this.element = el("div", {}, this.totals.element, this.notices, this.gpus.element, ...tables);
+    this.faults = new Keyed(this.notices, () => el("li"), setText);
     this.expected = new Expected(app);
   }
 
@@ -183,7 +151,8 @@ export class NowView {
 
   // The first rows, and a link to all of them.
   #few(table, rows, total, view) {
-    table.draw(rows.slice(0, FEW), {}, total);
+    const lines = table.options.fold?.(rows) ?? rows;
+    table.draw(lines.slice(0, FEW), {}, total);
     const isMore = total > FEW;
     if (isMore && !table.more.firstChild) {
       table.more.append(el("a", { href: format({ view }) }));
@@ -231,16 +200,17 @@ export class QueueView {
     this.jobs = new Table(app, {
       id: "jobs",
       title: "Running jobs",
-      columns: queueColumns(app.state.now, () => null).filter(
-        (column) => !NOT_RUNNING.has(column.id),
-      ),
+      columns: [
+        ...queueColumns(app.state.now, () => null).filter((each) => !NOT_RUNNING.has(each.id)),
+        ...hostUse,
+      ],
       keyOf: (row) => row.id,
-      empty: messages.pageNoJobRuns(),
-      actions: (row) => [{ label: "Withdraw", name: `Withdraw ${row.id}`, act: app.withdraw }],
+      empty: "No job runs.",
+      actions: (row) => withdrawal(app, row),
       sortable: false,
     });
     this.note = el("p", { class: "note" });
-    this.load = el("button", { type: "button", onclick: () => this.#load() }, "Load all");
+    this.load = button("Load all", () => this.#load());
     this.noteLine = el("div", { class: "note-line" }, this.note, this.load);
     this.element = el("div", {}, this.table.element, this.noteLine, this.jobs.element);
     this.expected = new Expected(app);
@@ -274,20 +244,33 @@ export class QueueView {
     const live = new Set(view.queue.map((row) => keyOf("queue", row)));
     const running = new Set(view.jobs.map((row) => row.id));
     const isWhole = view.queue.length >= view.queue_length;
-    const rest = isWhole
+    const { inCluster } = this.app.state;
+    const rest = isWhole && !inCluster
       ? []
       : this.#rest.filter((row) => !live.has(keyOf("queue", row)) && !running.has(row.id));
-    this.table.draw([...view.queue, ...rest], route.query, view.queue_length);
-    setHidden(this.noteLine, isWhole);
+    const waiting = rest.filter((row) => !runs(row));
+    const length = Math.max(view.queue_length, view.queue.length + waiting.length);
+    this.table.draw([...view.queue, ...waiting], route.query, length);
+    setHidden(this.noteLine, isWhole && !inCluster);
     const shown = rest.length ? "The first 200 are live, the others as they were loaded." : "";
-    setText(this.note, shown || `The first ${view.queue.length} of ${view.queue_length} are here.`);
-    setText(this.load, rest.length ? "Load again" : "Load all");
-    this.jobs.draw(view.jobs);
+    const here = isWhole ? "This node's jobs are here." : firstOf(view);
+    setText(this.note, shown || here);
+    setText(this.load, rest.length ? "Load again" : inCluster ? "Load the cluster's" : "Load all");
+    this.jobs.draw([...view.jobs, ...rest.filter(runs)]);
     this.expected.draw(view);
   }
 }
 
-const NOT_RUNNING = new Set(["position", "start", "reason"]);
+// Of the cluster's rows, those that another node has begun.
+function runs(row) {
+  return row.state === "running" || row.state === "stopping";
+}
+
+function firstOf(view) {
+  return `The first ${view.queue.length} of ${view.queue_length} are here.`;
+}
+
+const NOT_RUNNING = new Set(["position", "start"]);
 
 export class PublicView {
   title = "Now";
@@ -317,30 +300,20 @@ export class PublicView {
   }
 }
 
-// Where a view needs a token, and how to get one.
-export function howToEnter(app) {
-  return el(
-    "section",
-    { class: "enter", "aria-labelledby": "enter-title" },
-    el("h2", { id: "enter-title" }, "See tasks, users and jobs"),
-    el(
-      "p",
-      {},
-      "Tasks, users, commands, jobs and the timeline need a token. Make one on the node:",
-    ),
-    el(
-      "dl",
-      { class: "recipes" },
-      el("dt", {}, "for an environment that you may enter"),
-      el("dd", {}, el("code", {}, "nodemgr web token --env ENV --for 8h")),
-      el("dt", {}, "for the whole node, as an administrator"),
-      el("dd", {}, el("code", {}, "nodemgr web token --admin --for 8h")),
-    ),
-    el(
-      "p",
-      {},
-      el("button", { type: "button", class: "main", onclick: app.enterToken }, "Enter the token"),
-    ),
-    el("p", { class: "hint" }, "The token stays in this tab. It is in no address that you share."),
-  );
+// In place of a view that needs a token.
+export class NeedsToken {
+  title = "A token is needed";
+
+  constructor(app) {
+    this.element = howToEnter(app);
+  }
+
+  draw() {}
+}
+
+// How to get a token: a template of index.html.
+function howToEnter(app) {
+  const made = copyOf("enter");
+  made.querySelector("button").addEventListener("click", app.enterToken);
+  return made;
 }

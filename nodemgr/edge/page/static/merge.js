@@ -85,11 +85,10 @@ export function memoryParts(gpu, tasks) {
 // GPUs and tasks of the whole view in a few numbers, in the form of the public totals.
 export function totalsOf(view) {
   if (view.totals) return view.totals;
-  const sum = (field) =>
-    view.gpus.reduce(
-      (total, gpu) => (gpu[field] === null ? total : (total ?? 0) + gpu[field]),
-      null,
-    );
+  const sum = (field) => {
+    const known = view.gpus.map((gpu) => gpu[field]).filter((figure) => figure !== null);
+    return known.length ? known.reduce((a, b) => a + b, 0) : null;
+  };
   const busy = view.gpus.map((gpu) => gpu.utilization_percent).filter((use) => use !== null);
   return {
     gpus: view.gpus.length,
@@ -105,6 +104,32 @@ export function totalsOf(view) {
   };
 }
 
+function groupsOf(rows, keyOf) {
+  const groups = new Map();
+  for (const row of rows) {
+    const key = keyOf(row);
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(row);
+  }
+  return groups;
+}
+
+// Rows of equal `text`, at the place of the first of them: [{heading}, row, row, {heading}, …].
+export function grouped(rows, text) {
+  return [...groupsOf(rows, text)].flatMap(([heading, own]) => [{ heading }, ...own]);
+}
+
+// The rows of one array and state as one row, which counts their jobs; `folded` has their ids.
+export function foldArrays(rows) {
+  const array = (row) => (/[.]/.test(row.id) || row.indices ? row.id.split(".")[0] : null);
+  const groups = groupsOf(rows, (row) => (array(row) ? `${array(row)} ${row.state}` : row));
+  return [...groups.values()].map((own) => {
+    if (own.length === 1) return own[0];
+    const jobs = own.reduce((sum, row) => sum + (row.jobs ?? 1), 0);
+    return { ...own[0], job: array(own[0]), indices: "*", jobs, folded: own.map((row) => row.id) };
+  });
+}
+
 // Rows that hold every word of `find`, in the order of `sort` ("name" or "-name" of a column).
 export function arrange(rows, columns, { find = "", sort = "" }) {
   const words = find.toLowerCase().split(/\s+/).filter(Boolean);
@@ -112,10 +137,7 @@ export function arrange(rows, columns, { find = "", sort = "" }) {
   let found = rows;
   if (words.length) {
     found = rows.filter((row) => {
-      const whole = texts
-        .map((column) => column.text(row))
-        .join(" ")
-        .toLowerCase();
+      const whole = texts.map((column) => column.text(row)).join(" ").toLowerCase();
       return words.every((word) => whole.includes(word));
     });
   }

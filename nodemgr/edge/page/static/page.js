@@ -1,13 +1,14 @@
 // The page: its frame, the view of the present address, and the actions of viewers.
 
+import { jobName } from "./columns.js";
 import { get, post } from "./connection.js";
 import { ask, field } from "./dialogs.js";
 import { el, setAttribute, setHidden, setText, told } from "./dom.js";
 import { RUNS, clock, list } from "./format.js";
-import { NowView, PublicView, QueueView, TasksView, howToEnter } from "./live_views.js";
-import * as messages from "./messages.js";
+import { NeedsToken, NowView, PublicView, QueueView, TasksView } from "./live_views.js";
 import { HistoryView, JobView } from "./past_views.js";
 import { QuotasView } from "./quotas.js";
+import { totalsOf } from "./merge.js";
 import { format, parse, tokenOf } from "./routes.js";
 import { State } from "./state.js";
 import { TimelineView } from "./timeline.js";
@@ -15,6 +16,8 @@ import { TimelineView } from "./timeline.js";
 const TICK_MS = 5000; // ages grow even if nothing changes
 const SHOWN_MS = 6000;
 const MADE = {
+  public: PublicView,
+  enter: NeedsToken,
   now: NowView,
   tasks: TasksView,
   queue: QueueView,
@@ -25,16 +28,6 @@ const MADE = {
 };
 
 const at = (id) => document.getElementById(id);
-
-class NeedsToken {
-  title = "A token is needed";
-
-  constructor(app) {
-    this.element = howToEnter(app);
-  }
-
-  draw() {}
-}
 
 class App {
   #views = new Map();
@@ -103,10 +96,8 @@ class App {
   #title() {
     const { view } = this.state;
     if (view === null) return;
-    const waiting = view.totals?.waiting ?? view.queue_length;
-    const held = view.totals?.gpus_held ?? view.gpus.filter((gpu) => gpu.tasks > 0).length;
-    const all = view.totals?.gpus ?? view.gpus.length;
-    const title = `${held}/${all} GPUs${waiting ? `, ${waiting} waiting` : ""} – nodemgr`;
+    const { gpus_held: held, gpus, waiting } = totalsOf(view);
+    const title = `${held}/${gpus} GPUs${waiting ? `, ${waiting} waiting` : ""} – nodemgr`;
     if (document.title !== title) document.title = title;
   }
 
@@ -127,10 +118,7 @@ class App {
   }
 
   #view(key, kind) {
-    if (!this.#views.has(key)) {
-      const Kind = { public: PublicView, enter: NeedsToken }[kind] ?? MADE[kind];
-      this.#views.set(key, new Kind(this));
-    }
+    if (!this.#views.has(key)) this.#views.set(key, new MADE[kind](this));
     return this.#views.get(key);
   }
 
@@ -157,7 +145,7 @@ class App {
     clearTimeout(this.#line);
     const { away } = this.state;
     const line = text ?? awayLine(away, this.state.now());
-    setText(at("state"), line || messages.pageIsLive());
+    setText(at("state"), line || "The page is live again.");
     setHidden(at("state"), false);
     setAttribute(at("state"), "class", line ? "state" : "state good");
     if (!line) this.#line = setTimeout(() => this.#clear(), SHOWN_MS);
@@ -185,13 +173,13 @@ class App {
     const input = { id: "token", label: "Token", type: "password", spellcheck: "false" };
     ask({
       title: "Enter a token",
-      body: [
-        field({ ...input, hint: "nodemgr web token prints one. It is kept in this tab alone." }),
-      ],
+      body: [field({ ...input, hint: "nodemgr web token prints one. It is kept in this tab alone." })],
       action: "Enter",
       perform: async (form) => {
         const token = form.elements.token.value.trim();
-        if (!token) throw new Error(messages.pageTokenMissing());
+        if (!token) {
+          throw new Error("The field for the token is empty: paste the token that nodemgr web token has printed.");
+        }
         await this.check(token);
         this.#clear();
         this.state.follow(token);
@@ -200,50 +188,52 @@ class App {
   };
 
   async check(token) {
-    if (!/^[\x21-\x7e]+$/.test(token)) throw new Error(messages.pageNoToken());
+    if (!/^[\x21-\x7e]+$/.test(token)) {
+      throw new Error("This is no token: paste one of the form nmw-…, as nodemgr web token prints it.");
+    }
     await get("api/session", token);
   }
 
   release = (row) => {
     const gpus = list(row.gpu_indices.map((index) => `GPU ${index}`));
-    return ask({
-      title: `Release task ${row.id} of ${row.env}?`,
-      body: [
-        el("p", {}, told(row.command, { class: "command" })),
-        el("p", {}, `It holds ${gpus}. Its program goes on, but its next allocation there fails.`),
-      ],
-      action: "Release",
-      isDanger: true,
-      perform: () => post("api/release", this.state.token, { task: row.id }),
-    }).then((done) => done && this.announce(messages.pageTaskReleased({ task: row.id })));
+    const what = `It holds ${gpus}. Its program goes on, but its next allocation there fails.`;
+    const orders = ["api/release", [{ task: row.id }]];
+    this.#act("Release", `task ${row.id}`, row, what, orders, `Task ${row.id} is released.`);
   };
 
+  // Of a folded array the jobs of its row: others of the array may run.
   withdraw = (row) => {
+    const id = row.folded ? jobName(row) : row.id;
     const isRunning = row.position === null && row.request === null && RUNS.has(row.state);
-    return ask({
-      title: `Withdraw ${row.id} of ${row.env}?`,
-      body: [
-        el("p", {}, told(row.command, { class: "command" })),
-        el(
-          "p",
-          {},
-          isRunning
-            ? "The running job is ended, for good."
-            : "It leaves the queue for good and loses its place.",
-        ),
-      ],
-      action: "Withdraw",
-      isDanger: true,
-      perform: () => post("api/withdraw", this.state.token, { job: row.id }),
-    }).then((done) => done && this.announce(messages.pageWithdrawn(row)));
+    const ended = "The running job is ended, for good.";
+    const leaves = row.folded
+      ? `${row.jobs} jobs leave the queue for good and lose their places.`
+      : "It leaves the queue for good and loses its place.";
+    const orders = (row.folded ?? [row.id]).map((job) => ({ job }));
+    const what = isRunning ? ended : leaves;
+    this.#act("Withdraw", id, row, what, ["api/withdraw", orders], `${id} is withdrawn.`);
   };
+
+  // One order after the other; a second try goes on behind those that were carried out.
+  async #act(action, name, row, what, [path, orders], done) {
+    const isDone = await ask({
+      title: `${action} ${name} of ${row.env}?`,
+      body: [el("p", {}, told(row.command, { class: "command" })), el("p", {}, what)],
+      action,
+      isDanger: true,
+      perform: async () => {
+        for (; orders.length; orders.shift()) await post(path, this.state.token, orders[0]);
+      },
+    });
+    if (isDone) this.announce(done);
+  }
 }
 
 function awayLine(away, now) {
   const since = clock(away.since_s, now, true);
   return away.kind === "manager"
-    ? messages.pageManagerAway({ since })
-    : messages.pageServerAway({ since });
+    ? `The manager is away since ${since}; running tasks go on: this page follows when it is back.`
+    : `The page's server is away since ${since}: it is tried again every second.`;
 }
 
 new App().start();

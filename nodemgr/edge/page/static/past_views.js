@@ -1,20 +1,12 @@
 // What has ended: the history page by page, and one job's story.
 
-import * as messages from "./messages.js";
+import { AskingView } from "./asking_view.js";
 import { Table } from "./table.js";
-import { historyColumns, jobName } from "./columns.js";
-import { el, envName, setAttribute, setHidden, setText, told } from "./dom.js";
-import { choice, field } from "./dialogs.js";
+import { historyColumns, hostUse, jobName } from "./columns.js";
+import { button, el, envName, setAttribute, setHidden, setText, told } from "./dom.js";
+import { field } from "./dialogs.js";
 import {
-  askedGpus,
-  clock,
-  duration,
-  expectedStart,
-  gib,
-  list,
-  outcome,
-  ran,
-  visible,
+  askedGpus, clock, duration, expectedStart, gib, list, outcome, ran, visible,
 } from "./format.js";
 import { format, whole } from "./routes.js";
 
@@ -22,14 +14,11 @@ const PAGE = 50;
 const REFRESH_S = 30;
 const ENDED = new Set(["done", "failed", "withdrawn"]);
 
-export class HistoryView {
+export class HistoryView extends AskingView {
   title = "History";
-  #asked = null;
-  #abort = null;
-  #before = null; // of the next older page
 
   constructor(app) {
-    this.app = app;
+    super(app);
     this.env = el("select", { id: "history-env", name: "history-env" });
     this.env.addEventListener("change", () => this.#go({ env: this.env.value }));
     const chosen = field({ id: "history-env", label: "Environment", control: this.env });
@@ -38,7 +27,7 @@ export class HistoryView {
       title: "Jobs that have ended",
       columns: historyColumns(app.state.now),
       keyOf: (row) => row.job,
-      empty: messages.pageNoJobEnded(),
+      empty: "No job has ended in this time.",
       sortable: false,
       pageSize: PAGE,
     });
@@ -46,32 +35,20 @@ export class HistoryView {
     this.newest = el("a", { class: "button" }, "Newest");
     const label = { class: "pager", "aria-label": "Pages of the history" };
     this.pager = el("nav", label, this.newest, this.older);
-    this.element = el(
-      "div",
-      {},
-      el("div", { class: "tools" }, chosen),
-      this.table.element,
-      this.pager,
-    );
+    const tools = el("div", { class: "tools" }, chosen);
+    this.element = el("div", {}, tools, this.table.element, this.pager);
   }
 
   #go(query) {
     location.hash = format({ view: "history", query });
   }
 
-  leave() {
-    this.#abort?.abort();
-    this.#asked = null;
-  }
-
   draw(route) {
     const { env = "", before = "" } = route.query;
-    const { view, now } = this.app.state;
-    this.#envs(view, env);
-    const name = `${env} ${before}`;
-    if (this.#asked?.name === name && (before || now() - this.#asked.at_s < REFRESH_S)) return;
-    this.#asked = { name, at_s: now() };
-    this.#load(env, whole(before, 0, Number.MAX_SAFE_INTEGER, null));
+    this.#envs(this.app.state.view, env);
+    const first = whole(before, 0, Number.MAX_SAFE_INTEGER, null);
+    const due_s = before ? Infinity : REFRESH_S;
+    this.ask(`${env} ${before}`, due_s, (signal) => this.#load(env, first, signal));
   }
 
   #envs(view, env) {
@@ -84,77 +61,56 @@ export class HistoryView {
     if (this.env.value !== env) this.env.value = env;
   }
 
-  async #load(env, before) {
-    this.#abort?.abort();
-    const { signal } = (this.#abort = new AbortController());
-    let page;
-    try {
-      page = await this.app.state.ask("api/history", { env, before, limit: PAGE }, signal);
-    } catch (error) {
-      if (!signal.aborted && error.code !== "away") this.app.announce(error.message);
-      return;
-    }
+  async #load(env, before, signal) {
+    const page = await this.app.state.ask("api/history", { env, before, limit: PAGE }, signal);
     this.table.draw(page.history.reverse());
     setText(this.table.number, "");
     const query = env ? { env } : {};
     setHidden(this.older, page.before === null);
-    setAttribute(
-      this.older,
-      "href",
-      format({ view: "history", query: { ...query, before: page.before } }),
-    );
     setHidden(this.newest, before === null);
-    setAttribute(this.newest, "href", format({ view: "history", query }));
+    const address = (more) => format({ view: "history", query: { ...query, ...more } });
+    setAttribute(this.older, "href", address({ before: page.before }));
+    setAttribute(this.newest, "href", address({}));
     setHidden(this.pager, this.older.hidden && this.newest.hidden);
   }
 }
 
-export class JobView {
+export class JobView extends AskingView {
   title = "Job";
-  #asked = null;
-  #abort = null;
 
   constructor(app) {
-    this.app = app;
+    super(app);
     this.body = el("div", { class: "stories" });
     this.element = el("div", {}, this.body);
   }
 
   leave() {
-    this.#abort?.abort();
-    this.#asked = null;
+    super.leave();
     this.body.replaceChildren();
   }
 
   // Asked again when the job's row of the stream changes, and now and then.
   draw(route) {
-    const { view, now } = this.app.state;
+    const { view } = this.app.state;
     const rows = [...view.queue, ...view.jobs].filter((row) => row.job === route.id);
     const live = JSON.stringify(rows.map((row) => [row.state, row.position, row.reason]));
-    const name = `${route.id} ${live}`;
-    if (this.#asked?.name === name && now() - this.#asked.at_s < REFRESH_S) return;
-    this.#asked = { name, at_s: now() };
-    this.#load(route.id);
+    this.id = route.id;
+    this.ask(`${route.id} ${live}`, REFRESH_S, (signal) => this.#load(route.id, signal));
   }
 
-  async #load(id) {
-    this.#abort?.abort();
-    const { signal } = (this.#abort = new AbortController());
-    try {
-      const { jobs } = await this.app.state.ask(`api/jobs/${id}`, {}, signal);
-      const shown = JSON.stringify(jobs);
-      if (shown === this.shown && this.body.firstChild) return;
-      this.shown = shown;
-      this.body.replaceChildren(...jobs.slice(0, PAGE).map((job) => this.#story(job)));
-      if (jobs.length > PAGE) {
-        this.body.append(el("p", { class: "note" }, `The first ${PAGE} of ${jobs.length} jobs.`));
-      }
-    } catch (error) {
-      if (signal.aborted || error.code === "away") return;
-      this.body.replaceChildren(
-        el("h2", {}, `Job ${id}`),
-        el("p", { class: "empty" }, visible(error.message)),
-      );
+  failed(error) {
+    const why = el("p", { class: "empty" }, visible(error.message));
+    this.body.replaceChildren(el("h2", {}, `Job ${this.id}`), why);
+  }
+
+  async #load(id, signal) {
+    const { jobs } = await this.app.state.ask(`api/jobs/${id}`, {}, signal);
+    const shown = JSON.stringify(jobs);
+    if (shown === this.shown && this.body.firstChild) return;
+    this.shown = shown;
+    this.body.replaceChildren(...jobs.slice(0, PAGE).map((job) => this.#story(job)));
+    if (jobs.length > PAGE) {
+      this.body.append(el("p", { class: "note" }, `The first ${PAGE} of ${jobs.length} jobs.`));
     }
   }
 
@@ -166,18 +122,12 @@ export class JobView {
     if (!ENDED.has(job.state)) {
       const row = { ...job, id: job.indices ? `${job.job}.*` : job.job, request: null };
       const act = () => this.app.withdraw(row);
-      head.append(el("button", { type: "button", class: "act", onclick: act }, "Withdraw"));
+      head.append(button("Withdraw", act, { class: "act" }));
     }
     const command = el("p", {}, told(job.command, { class: "command whole" }));
-    return el(
-      "section",
-      { class: "story", "aria-label": `Job ${job.job}` },
-      head,
-      command,
-      el("dl", { class: "facts" }, ...facts(job, now()).flatMap(fact)),
-      ...this.#attempts(job),
-      ...this.#entries(job),
-    );
+    const list = el("dl", { class: "facts" }, ...facts(job, now()).flatMap(fact));
+    const parts = [head, command, list, ...this.#attempts(job), ...this.#entries(job)];
+    return el("section", { class: "story", "aria-label": `Job ${job.job}` }, ...parts);
   }
 
   #attempts(job) {
@@ -187,6 +137,9 @@ export class JobView {
       ["Started", (row) => clock(row.started, this.app.state.now(), true)],
       ["Ran", (row) => ran(row, row.started, this.app.state.now())],
       ["GPUs", (row) => list(row.gpu_indices.map((index) => index ?? "lost"))],
+      ...(job.attempts.some((row) => row.cpu_seconds != null)
+        ? hostUse.map(({ label, text }) => [label, text])
+        : []),
       ["Chosen", (row) => visible(row.chosen ?? "")],
       ["End", (row) => (row.ended === null ? "runs" : outcome(row))],
       ["Why", (row) => visible(row.why ?? "")],
@@ -216,19 +169,10 @@ export class JobView {
 
 function plainTable(label, columns, rows) {
   const head = columns.map(([name]) => el("th", { scope: "col" }, name));
-  const body = rows.map((row) => {
-    return el(
-      "tr",
-      {},
-      ...columns.map(([, text]) => el("td", {}, el("bdi", { dir: "auto" }, text(row)))),
-    );
-  });
-  const table = el(
-    "table",
-    { class: "plain", "aria-label": label },
-    el("thead", {}, el("tr", {}, ...head)),
-    el("tbody", {}, ...body),
-  );
+  const cell = (text) => el("td", {}, el("bdi", { dir: "auto" }, text));
+  const body = rows.map((row) => el("tr", {}, ...columns.map(([, text]) => cell(text(row)))));
+  const parts = [el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)];
+  const table = el("table", { "aria-label": label }, ...parts);
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
 }
 

@@ -1,119 +1,75 @@
 // Quotas: what each environment may hold, holds, and has used in a week; admins change them.
 
-import * as messages from "./messages.js";
+import { AskingView } from "./asking_view.js";
 import { Table } from "./table.js";
 import { post } from "./connection.js";
-import { ask, choice, field } from "./dialogs.js";
-import { setHidden, el } from "./dom.js";
+import { ask, options } from "./dialogs.js";
+import { button, copyOf, setHidden } from "./dom.js";
 import { GIB, NONE, duration, gib, gibNumber, list } from "./format.js";
-import { env } from "./columns.js";
+import { column, env, figure, number } from "./columns.js";
 
 const WEEK_S = 7 * 86400;
 const REFRESH_S = 300;
 
 function columns(report) {
   const used = (row) => report(row.name)?.gpu_seconds ?? null;
+  const median = (row) => report(row.name)?.wait_median_seconds;
+  const ofMemory = (quota) => (quota === null ? ", whole GPUs" : ` of ${gib(quota)}`);
+  const users = ({ quota }) => [...quota.users, ...quota.groups.map((group) => `@${group}`)];
   return [
     {
       ...env,
       text: (row) => row.name,
       draw: (cell, row) => env.draw(cell, { env: row.name }),
     },
-    {
-      id: "gpus",
-      label: "GPUs",
-      numeric: true,
-      text: (row) => `${row.gpus.length} of ${row.quota.gpus}`,
-      value: (row) => row.quota.gpus,
-    },
-    {
-      id: "memory",
-      label: "Memory granted",
-      numeric: true,
-      text: (row) =>
-        row.quota.memory_bytes === null
-          ? `${gibNumber(row.memory_granted_bytes)}, whole GPUs`
-          : `${gibNumber(row.memory_granted_bytes)} of ${gib(row.quota.memory_bytes)}`,
-      value: (row) => row.quota.memory_bytes,
-    },
-    {
-      id: "default",
-      label: "By default",
-      numeric: true,
-      minor: 2,
-      text: (row) => String(row.quota.default_gpus ?? row.quota.gpus),
-    },
-    {
-      id: "tasks",
-      label: "Tasks",
-      numeric: true,
-      text: (row) => String(row.tasks),
-      value: (row) => row.tasks,
-    },
-    {
-      id: "waiting",
-      label: "Waiting",
-      numeric: true,
-      text: (row) => String(row.waiting),
-      value: (row) => row.waiting,
-    },
-    { id: "priority", label: "Queue", minor: 1, text: (row) => row.quota.priority },
-    {
-      id: "users",
-      label: "Users and groups",
-      wide: true,
-      minor: 1,
-      text: (row) =>
-        list([...row.quota.users, ...row.quota.groups.map((group) => `@${group}`)].map(String)),
-    },
-    {
-      id: "hours",
-      label: "GPU hours, 7 days",
-      numeric: true,
-      text: (row) => (used(row) === null ? NONE : (used(row) / 3600).toFixed(1)),
-      value: used,
-    },
-    {
-      id: "wait",
-      label: "Median wait",
-      numeric: true,
-      minor: 2,
-      text: (row) => duration(report(row.name)?.wait_median_seconds),
-      value: (row) => report(row.name)?.wait_median_seconds ?? null,
-    },
+    number(
+      "gpus",
+      "GPUs",
+      (row) => `${row.gpus.length} of ${row.quota.gpus}`,
+      (row) => row.quota.gpus,
+    ),
+    number(
+      "memory",
+      "Memory granted",
+      (row) => gibNumber(row.memory_granted_bytes) + ofMemory(row.quota.memory_bytes),
+      (row) => row.quota.memory_bytes,
+    ),
+    number("default", "By default", (row) => String(row.quota.default_gpus ?? row.quota.gpus),
+      undefined, { minor: 2 }),
+    figure("tasks", "Tasks", String, "tasks"),
+    figure("waiting", "Waiting", String, "waiting"),
+    column("priority", "Queue", (row) => row.quota.priority, { minor: 1 }),
+    column("users", "Users and groups", (row) => list(users(row).map(String)),
+      { wide: true, minor: 1 }),
+    number(
+      "hours",
+      "GPU hours, 7 days",
+      (row) => (used(row) === null ? NONE : (used(row) / 3600).toFixed(1)),
+      used,
+    ),
+    number("wait", "Median wait", (row) => duration(median(row)), (row) => median(row) ?? null,
+      { minor: 2 }),
   ];
 }
 
-export class QuotasView {
+export class QuotasView extends AskingView {
   title = "Quotas";
   #report = new Map();
-  #asked_s = 0;
 
   constructor(app) {
-    this.app = app;
+    super(app);
     const isAdmin = app.state.scope === "admin";
+    const act = (row) => this.#change(row);
     this.table = new Table(app, {
       id: "quotas",
       title: "Quotas",
       columns: columns((name) => this.#report.get(name)),
       keyOf: (row) => row.name,
-      empty: messages.pageNoEnv(),
+      empty: "There is no environment yet.",
       pageSize: 50,
-      actions: isAdmin
-        ? (row) => [
-            {
-              label: "Change",
-              name: `Change the quota of ${row.name}`,
-              act: (one) => this.#change(one),
-            },
-          ]
-        : null,
+      actions: isAdmin ? (row) => [{ label: "Change", name: `Change the quota of ${row.name}`, act }] : null,
     });
-    this.add = el(
-      "button",
-      { type: "button", onclick: () => this.#change(null) },
-      "New environment",
-    );
+    this.add = button("New environment", () => this.#change(null));
     setHidden(this.add, !isAdmin);
     this.table.more.append(this.add);
     this.element = this.table.element;
@@ -122,59 +78,30 @@ export class QuotasView {
   draw(route) {
     const { state } = this.app;
     this.table.draw(state.view.envs, route.query);
-    if (state.now() - this.#asked_s < REFRESH_S) return;
-    this.#asked_s = state.now();
-    state.ask("api/report", { since: Math.floor(state.now() - WEEK_S) }).then(
-      ({ envs }) => {
-        this.#report = new Map(envs.map((row) => [row.env, row]));
-        this.app.redraw();
-      },
-      () => {},
-    );
+    this.ask("report", REFRESH_S, async (signal) => {
+      const since = Math.floor(state.now() - WEEK_S);
+      const { envs } = await state.ask("api/report", { since }, signal);
+      this.#report = new Map(envs.map((row) => [row.env, row]));
+      this.app.redraw();
+    });
   }
 
   async #change(row) {
-    const quota = row?.quota ?? {
-      gpus: 1,
-      memory_bytes: null,
-      default_gpus: null,
-      max_priority: null,
-    };
+    const none = { memory_bytes: null, default_gpus: null, max_priority: null };
+    const quota = row?.quota ?? { gpus: 1, ...none };
     const queues = await this.#queues(quota);
-    const number = { type: "number", min: "0", inputmode: "numeric" };
-    const size = quota.memory_bytes === null ? "" : String(quota.memory_bytes / GIB);
-    const highest = choice("max_priority", [["", "the same"], ...queues], quota.max_priority ?? "");
-    const body = [
-      row === null
-        ? field({ id: "env", label: "Name", required: true, spellcheck: "false" })
-        : null,
-      field({ id: "gpus", label: "GPUs", ...number, value: String(quota.gpus) }),
-      field({
-        id: "memory",
-        label: "Memory in GiB",
-        ...number,
-        step: "any",
-        inputmode: "decimal",
-        value: size,
-        hint: "Of all its GPUs together. Empty: whole GPUs.",
-      }),
-      field({
-        id: "default_gpus",
-        label: "GPUs of a request that names no number",
-        ...number,
-        value: String(quota.default_gpus ?? ""),
-        hint: "Empty: all of its GPUs.",
-      }),
-      field({
-        id: "priority",
-        label: "Queue",
-        control: choice("priority", queues, quota.priority),
-      }),
-      field({ id: "max_priority", label: "Highest queue", control: highest }),
-    ].filter((part) => part !== null);
+    const body = copyOf("quota");
+    const control = (name) => body.querySelector(`[name=${name}]`);
+    if (row !== null) control("env").parentElement.remove();
+    control("gpus").value = quota.gpus;
+    control("memory").value = quota.memory_bytes === null ? "" : quota.memory_bytes / GIB;
+    control("default_gpus").value = quota.default_gpus ?? "";
+    control("priority").append(...options(queues, quota.priority));
+    const highest = options([["", "the same"], ...queues], quota.max_priority ?? "");
+    control("max_priority").append(...highest);
     await ask({
       title: row === null ? "New environment" : `Quota of ${row.name}`,
-      body,
+      body: [...body.children],
       action: row === null ? "Make" : "Change",
       perform: (form) => this.#send(form, row, quota),
     });
@@ -192,17 +119,19 @@ export class QuotasView {
   // Only the fields that differ are sent.
   async #send(form, row, quota) {
     const value = (name) => form.elements[name].value.trim();
-    const memory = number(value("memory"), "Memory", false);
+    const memory = amount(value("memory"), "Memory", false);
     const given = {
-      gpus: number(value("gpus"), "GPUs", true),
+      gpus: amount(value("gpus"), "GPUs", true),
       memory_bytes: memory === null ? null : Math.round(memory * GIB),
-      default_gpus: number(value("default_gpus"), "The number of a request", true),
+      default_gpus: amount(value("default_gpus"), "The number of a request", true),
       priority: value("priority"),
       max_priority: value("max_priority") || null,
     };
-    if (given.gpus === null) throw new Error(messages.pageGpusMissing());
+    if (given.gpus === null) {
+      throw new Error("The number of GPUs is empty: write how many the environment may hold (0 is none).");
+    }
     const name = row?.name ?? value("env");
-    if (!name) throw new Error(messages.pageEnvMissing());
+    if (!name) throw new Error("The name is empty: give the environment a name.");
     const changed = Object.entries(given).filter(
       ([key, one]) => row === null || quota[key] !== one,
     );
@@ -211,16 +140,16 @@ export class QuotasView {
       env: name,
       ...Object.fromEntries(changed),
     });
-    this.app.announce([messages.pageQuotaSet({ env: name }), ...warnings].join(" "));
+    this.app.announce([`The quota of ${name} is set.`, ...warnings].join(" "));
   }
 }
 
-function number(text, what, isWhole) {
+function amount(text, what, isWhole) {
   if (text === "") return null;
   const value = Number(text);
   if (!Number.isFinite(value) || value < 0 || (isWhole && !Number.isInteger(value))) {
-    const wrong = isWhole ? messages.pageNoWholeNumber : messages.pageNoNumber;
-    throw new Error(wrong({ field: what, text }));
+    const [kind, such] = isWhole ? ["whole number", "2"] : ["number", "2.5"];
+    throw new Error(`${what}: ${text} is not a ${kind} of at least 0; write one such as ${such}.`);
   }
   return value;
 }

@@ -118,7 +118,8 @@ export class State {
   }
 
   async refreshExpected() {
-    const { queue } = await this.ask("api/queue", { limit: 200 });
+    const { queue, after } = await this.ask("api/queue", { limit: 200 });
+    this.inCluster = String(after).startsWith("cluster:");
     this.#expected = new Map(queue.map((row) => [row.request ?? row.id, row]));
     this.onChange();
   }

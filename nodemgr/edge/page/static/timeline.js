@@ -1,16 +1,15 @@
 // The last hours of each GPU: which env held it, when, and how busy it was.
 
-import * as messages from "./messages.js";
+import { AskingView } from "./asking_view.js";
 import { Table } from "./table.js";
-import { leaseColumns } from "./columns.js";
-import { choice, field } from "./dialogs.js";
-import { el, envClass, setAttribute, setHidden, setText, svg } from "./dom.js";
-import { clock, colourOf, count, list, percent, ran, timeOfDay, visible } from "./format.js";
-import { format, whole } from "./routes.js";
+import { jobLink, leaseColumns } from "./columns.js";
+import { copyOf, el, envClass, partsOf, setAttribute, setHidden, setText, svg } from "./dom.js";
+import { clock, count, list, percent, ran, timeOfDay, visible } from "./format.js";
+import { whole } from "./routes.js";
 import { fittingHours, heldShare, lanes, meanUse, ticks, usePath } from "./timeline_layout.js";
 
 const HOUR_S = 3600;
-const OPENS_WITH = [1, 6, 24]; // hours: the least that has all that there is
+const OPENS_WITH = [1, 6, 24]; // hours: the least that has all that there is; more in index.html
 const HOURS = OPENS_WITH.at(-1);
 const MAX_HOURS = 168;
 const PAGE = 1000;
@@ -21,78 +20,46 @@ const WIDTH = 1000;
 const HEIGHT = 20;
 const LEAST_WIDTH = "3px"; // of a bar: its border in page.css
 
-export class TimelineView {
+const PARTS = {
+  hours: "#hours", earlier: "[name=earlier]", later: "[name=later]", latest: "[name=latest]",
+  range: ".range", axis: ".axis", rows: ".rows", detail: ".detail", note: ".note",
+};
+
+export class TimelineView extends AskingView {
   title = "Timeline";
-  #asked = null; // what was asked for, and when
-  #abort = null;
   #leases = [];
   #samples = null;
   #tasks = "";
   #fitting = HOURS;
 
   constructor(app) {
-    this.app = app;
-    this.hours = choice(
-      "hours",
-      [...OPENS_WITH, 72, MAX_HOURS].map((n) => [String(n), spanName(n)]),
-      String(HOURS),
-    );
+    super(app);
+    const section = copyOf("timeline");
+    Object.assign(this, partsOf(section, PARTS));
     this.hours.addEventListener("change", () => app.amend({ hours: this.hours.value }));
-    this.earlier = el("button", { type: "button", onclick: () => this.#move(-1) }, "Earlier");
-    this.later = el("button", { type: "button", onclick: () => this.#move(1) }, "Later");
-    this.latest = el(
-      "button",
-      { type: "button", onclick: () => app.amend({ until: null }) },
-      "Now",
-    );
-    const buttons = el("div", { class: "buttons" }, this.earlier, this.later, this.latest);
-    const span = field({ id: "hours", label: "Show", control: this.hours });
-    this.range = el("p", { class: "range" });
-    this.bar = el("div", { class: "timeline-bar" }, span, buttons, this.range);
-    this.axis = el("div", { class: "axis", "aria-hidden": "true" });
-    this.rows = el("div", { class: "rows" });
+    this.earlier.addEventListener("click", () => this.#move(-1));
+    this.later.addEventListener("click", () => this.#move(1));
+    this.latest.addEventListener("click", () => app.amend({ until: null }));
     this.rows.addEventListener("keydown", (event) => this.#key(event));
     this.rows.addEventListener("click", (event) => this.#chosen(event.target.closest(".lease")));
     this.rows.addEventListener("focusin", (event) => this.#chosen(event.target.closest(".lease")));
-    this.detail = el("p", { class: "detail" });
-    this.note = el("p", { class: "note", hidden: true });
     this.table = new Table(app, {
       id: "leases",
       title: "Leases in this time",
       columns: leaseColumns(app.state.now),
       keyOf: (row) => String(row.record),
-      empty: messages.pageNoLease(),
+      empty: "No lease in this time.",
       sortable: false,
       pageSize: 20,
     });
     this.tablePage = 0;
-    const heading = el("h2", { id: "timeline-title" }, "Timeline");
-    this.element = el(
-      "div",
-      {},
-      el(
-        "section",
-        { class: "timeline", "aria-labelledby": "timeline-title" },
-        el("div", { class: "section-head" }, heading),
-        this.bar,
-        this.axis,
-        this.rows,
-        this.detail,
-        this.note,
-      ),
-      this.table.element,
-    );
+    this.element = el("div", {}, section, this.table.element);
     this.table.app = { amend: ({ page }) => this.#turn(page) };
   }
 
   #turn(page) {
     this.tablePage = page ?? 0;
     this.#drawTable();
-  }
-
-  leave() {
-    this.#abort?.abort();
-    this.#asked = null;
   }
 
   // The time that is shown: [since, until], and whether it ends now.
@@ -113,17 +80,14 @@ export class TimelineView {
   }
 
   draw(route) {
-    const { view, now } = this.app.state;
     const span = this.#span(route);
     const name = `${route.query.hours ?? "all"} ${span.isNow ? "now" : span.until} ${route.query.env ?? ""}`;
-    const tasks = view.tasks.map((task) => task.id).join(" ");
-    const due_s = this.#tasks === tasks ? REFRESH_S : SOON_S;
-    const isNew = this.#asked?.name !== name;
-    if (isNew || (span.isNow && now() - this.#asked.at_s > due_s)) {
-      this.#asked = { name, at_s: now() };
+    const tasks = this.app.state.view.tasks.map((task) => task.id).join(" ");
+    const due_s = !span.isNow ? Infinity : this.#tasks === tasks ? REFRESH_S : SOON_S;
+    this.ask(name, due_s, (signal) => {
       this.#tasks = tasks;
-      this.#load(span, route.query);
-    }
+      return this.#load(span, route.query, signal);
+    });
     this.#drawHours(span);
     setAttribute(this.later, "aria-disabled", span.isNow && "true");
     setAttribute(this.latest, "aria-disabled", span.isNow && "true");
@@ -134,31 +98,21 @@ export class TimelineView {
   }
 
   // Without hours in the address it shows the least that has all leases of a day.
-  async #load({ until, since }, { env, hours }) {
-    this.#abort?.abort();
-    const { signal } = (this.#abort = new AbortController());
+  async #load({ until, since }, { env, hours }, signal) {
     const { state } = this.app;
     const begin = hours ? since : until - HOURS * HOUR_S;
     const times = { since: Math.floor(begin), until: Math.ceil(until) };
     const leases = [];
     let before = null;
-    try {
-      do {
-        const page = await state.ask(
-          "api/timeline",
-          { ...times, env, limit: PAGE, before },
-          signal,
-        );
-        leases.push(...page.leases);
-        before = page.before;
-      } while (before !== null && leases.length < MAX_LEASES);
-      if (!hours) this.#fitting = fittingHours(leases, until, OPENS_WITH);
-      times.since = Math.floor(this.#span(this.app.route).since);
-      this.#samples = await state.ask("api/samples", times, signal).catch(() => null);
-    } catch (error) {
-      if (!signal.aborted && error.code !== "away") this.app.announce(error.message);
-      return;
-    }
+    do {
+      const query = { ...times, env, limit: PAGE, before };
+      const page = await state.ask("api/timeline", query, signal);
+      leases.push(...page.leases);
+      before = page.before;
+    } while (before !== null && leases.length < MAX_LEASES);
+    if (!hours) this.#fitting = fittingHours(leases, until, OPENS_WITH);
+    times.since = Math.floor(this.#span(this.app.route).since);
+    this.#samples = await state.ask("api/samples", times, signal).catch(() => null);
     if (signal.aborted) return;
     this.#leases = leases;
     const span = this.#span(this.app.route);
@@ -177,7 +131,7 @@ export class TimelineView {
     const parts = [];
     if (view.scope === "env") parts.push("Only leases of your environment are shown.");
     if (isCut) parts.push(`The latest ${MAX_LEASES} leases are shown; choose a shorter time.`);
-    if (this.#samples === null) parts.push(messages.pagePastUnrecorded());
+    if (this.#samples === null) parts.push("The use of the past is not recorded here.");
     setText(this.note, parts.join(" "));
     setHidden(this.note, parts.length === 0);
     this.#drawTable();
@@ -207,13 +161,8 @@ export class TimelineView {
     const isBusyKnown = use !== null;
     const title = el("h3", { id: `gpu-${gpu.index}-row` }, `GPU ${gpu.index}`);
     const busy = isBusyKnown ? el("span", {}, `use ${percent(use)}`) : null;
-    const label = el(
-      "div",
-      { class: "row-name" },
-      title,
-      el("span", {}, `held ${percent(100 * held)}`),
-      busy,
-    );
+    const share = el("span", {}, `held ${percent(100 * held)}`);
+    const label = el("div", { class: "row-name" }, title, share, busy);
     const track = el("div", { class: "track" });
     let isFirst = true;
     for (const lane of lanes(own, span.since, span.until)) {
@@ -232,11 +181,8 @@ export class TimelineView {
 
   #use(gpu, { since, until }) {
     const d = usePath(this.#samples, gpu.uuid, since, until, WIDTH, HEIGHT);
-    const box = {
-      class: "use-area",
-      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
-      preserveAspectRatio: "none",
-    };
+    const viewBox = `0 0 ${WIDTH} ${HEIGHT}`;
+    const box = { class: "use-area", viewBox, preserveAspectRatio: "none" };
     return svg("svg", { ...box, "aria-hidden": "true" }, svg("path", { d }));
   }
 
@@ -249,7 +195,6 @@ export class TimelineView {
       title: label,
       "aria-label": label,
       "data-lease": bar.first.record,
-      "data-colour": colourOf(bar.env),
     });
     made.from = bar.from;
     made.style.left = `min(${(100 * bar.from).toFixed(3)}%, 100% - ${LEAST_WIDTH})`;
@@ -288,17 +233,10 @@ export class TimelineView {
     if (!button) return;
     const lease = this.#leases.find((one) => String(one.record) === button.dataset.lease);
     if (!lease) return;
-    for (const other of this.rows.querySelectorAll(".lease.chosen"))
-      other.classList.remove("chosen");
+    this.rows.querySelector(".lease.chosen")?.classList.remove("chosen");
     button.classList.add("chosen");
     const gpus = list(lease.gpu_indices.map((index) => `GPU ${index ?? "lost"}`));
-    const job = lease.job
-      ? el("a", { href: format({ view: "jobs", id: lease.job }) }, lease.job)
-      : null;
-    this.detail.replaceChildren(`${gpus} – ${this.#words(lease, 1)} `, ...(job ? [job] : []));
+    const job = lease.job ? [jobLink(lease.job)] : [];
+    this.detail.replaceChildren(`${gpus} – ${this.#words(lease, 1)} `, ...job);
   }
-}
-
-function spanName(hours) {
-  return hours < 48 ? count(hours, "hour") : count(hours / 24, "day");
 }

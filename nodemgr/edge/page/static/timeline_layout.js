@@ -27,9 +27,10 @@ export function lanes(leases, since, until) {
   return found;
 }
 
+// Tasks of one time stay in lanes of their own, however short their bars are.
 function canJoin(bar, env, from, to) {
   const isFine = to - from < FINE || (bar.count > 1 && bar.to - bar.from < FINE);
-  return bar.env === env && isFine && from - bar.to < FINE && from >= bar.from;
+  return bar.env === env && isFine && from - bar.to < FINE && from >= bar.to;
 }
 
 // The least of these numbers of hours before `until` that has all leases; the last if none has.
