@@ -65,7 +65,8 @@ class LentSite(Site):
     def usable(self) -> int:
         """Between two turns of the manager: it closes a GPU in the turn that finds it."""
         manager = self.world.manager
-        count: int = manager.do(lambda: sum(one.usable for one in manager.daemon.state.gpus.values()))
+        gpus = manager.daemon.state.gpus
+        count: int = manager.do(lambda: sum(gpu.usable for gpu in gpus.values()))
         return count
 
 
