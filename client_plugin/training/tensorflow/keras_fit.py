@@ -95,6 +95,7 @@ class FittedTraining(VariableTraining):
                 tf.data.Dataset.range(run.plan.steps_per_epoch),  # counts the turns
                 epochs=run.plan.epochs,
                 initial_epoch=started,
+                shuffle=False,  # the turns' order is fixed; Keras warns at its default
                 **{**options, "callbacks": [begin, *self._callbacks]},
             )
         finally:
