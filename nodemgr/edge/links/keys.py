@@ -21,6 +21,8 @@ from zmq.utils import z85
 from nodemgr.edge.host import rundir
 
 _KEY_BYTES = 32
+_START = "join-"
+"""Of each word: without it, one word of 64 would begin with "-" and be taken for an option."""
 
 
 class KeyPair(NamedTuple):
@@ -40,7 +42,7 @@ class OneTimeWord(NamedTuple):
     def text(self) -> str:
         """In characters that no shell changes."""
         both = z85.decode(self.head_key) + z85.decode(self.pair.secret)
-        return base64.urlsafe_b64encode(both).decode().rstrip("=")
+        return _START + base64.urlsafe_b64encode(both).decode().rstrip("=")
 
 
 def new_pair() -> KeyPair:
@@ -70,6 +72,9 @@ def new_word(head_key: str) -> OneTimeWord:
 
 def read_word(text: str) -> OneTimeWord:
     """Raises ValueError: it is no word."""
+    if not text.startswith(_START):
+        raise ValueError("not a word of a head")
+    text = text.removeprefix(_START)
     both = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
     if len(both) != 2 * _KEY_BYTES:
         raise ValueError("not a word of a head")

@@ -6,6 +6,7 @@ import string
 from pathlib import Path
 
 import pytest
+from zmq.utils import z85
 
 from nodemgr.edge.links import keys
 from tests.each import each
@@ -29,7 +30,16 @@ def test_a_word_has_the_heads_key_and_a_secret_of_its_own() -> None:
     assert keys.new_word(head.public).pair != word.pair
 
 
-@each(["", "a", "a" * 86 + "!", "a" * 85, "ä" * 86, "-" * 200])
+def test_a_word_is_no_option_of_a_command_line() -> None:
+    """In base64 this key begins with "-"."""
+    head = z85.encode(b"\xf8" + bytes(31)).decode()
+    assert keys.new_word(head).text.startswith("join--")
+
+
+BAD_ENDS = "", "a", "a" * 86 + "!", "a" * 85, "ä" * 86, "-" * 200
+
+
+@each(["", "a" * 86, *("join-" + end for end in BAD_ENDS)])
 def test_what_is_no_word_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         keys.read_word(text)
