@@ -46,8 +46,8 @@ POINTS_MOST, USE_LEAST = 3.0, 0.95
 SLOWER_MOST, REST_LEAST = 1.20, 0.90
 PAUSE_MOST_MS = 22.0
 BESIDE_PRETENDER_LEAST = 0.6
-URGENT_WINDOW_US = 100
-"""The manager's, where latency-sensitive work shares the GPU."""
+WINDOW_US, URGENT_WINDOW_US = 4_000, 100
+"""The manager's; the second where latency-sensitive work shares the GPU."""
 LONGER = 5
 """A run of services is longer by this factor: a hundredth of the requests counts."""
 NEVER = 1_000_000
@@ -161,7 +161,9 @@ class Model:
         program = [*compile_c, "-rdynamic", *map(str, sources), "-ldl", "-lm"]
         subprocess.run([*program, "-o", str(self.program)], check=True)
 
-    def run(self, tenants: Sequence[Tenant], ms: int, seed: int, window_us: int = 1000) -> Run:
+    def run(
+        self, tenants: Sequence[Tenant], ms: int, seed: int, window_us: int = WINDOW_US
+    ) -> Run:
         words = [self.program, ms, seed, self.library, window_us, *tenants]
         output = subprocess.run(
             list(map(str, words)), check=True, stdout=subprocess.PIPE, text=True
@@ -201,7 +203,8 @@ def share(model: Model, tenants: Sequence[Tenant], ms: int, seed: int, window_us
 def show_shares(model: Model, rounds: int, ms: int, only: str) -> list[str]:
     """The titles of rows that miss an aim."""
     missed = []
-    for table, rows, window_us in (("shares", SHARES, 1000), ("limits", LIMITS, URGENT_WINDOW_US)):
+    tables = (("shares", SHARES, WINDOW_US), ("limits", LIMITS, URGENT_WINDOW_US))
+    for table, rows, window_us in tables:
         head = f"{table} after {ms} ms"
         print(f"{head:<28}{'got':>20}{'worst':>8}{'of ungated':>12}{'helper %':>10}")
         for title, tenants in rows.items():

@@ -99,7 +99,7 @@ struct nm_gpu_gate *nm_gate_here(void)
 
 /* -- a launch -- */
 
-static inline bool passes(const struct nm_gpu_gate *gate, uint64_t estimate_ns)
+static inline bool passes(const struct nm_gpu_gate *gate, uint64_t room_ns)
 {
     uint64_t word = nm_own_word(gate);
     const struct nm_turns *turns = atomic_load_explicit(&gate->turns, memory_order_relaxed);
@@ -115,7 +115,7 @@ static inline bool passes(const struct nm_gpu_gate *gate, uint64_t estimate_ns)
         return false;
     return nm_turn_urgent_bits(gate) == 0 &&
            (in_flight_ns == 0 ||
-            in_flight_ns + estimate_ns <=
+            in_flight_ns + room_ns <=
                 atomic_load_explicit(&gate->window_ns, memory_order_relaxed));
 }
 
@@ -195,9 +195,10 @@ int nm_launch_begin(struct nm_launch *launch, const void *function, uint64_t blo
     *launch = (struct nm_launch){.stream = stream, .per_thread = per_thread && stream == NULL};
     launch->kernel = nm_estimate_of(function, blocks);
     launch->estimate_ns = nm_estimate_ns(launch->kernel);
+    uint64_t room_ns = nm_estimate_room_ns(launch->kernel);
     settle_pause(gate);
-    if (!passes(gate, launch->estimate_ns)) {
-        int result = nm_turn_await(gate, launch->estimate_ns);
+    if (!passes(gate, room_ns)) {
+        int result = nm_turn_await(gate, room_ns);
         if (result != SUCCESS)
             return result;
         atomic_store_explicit(&gate->launched_ns, nm_now_ns(), memory_order_relaxed);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #define NM_FIRST_ESTIMATE_NS UINT64_C(500000)
+#define NM_UNMEASURED_ROOM_NS UINT64_C(3000000)
 
 struct nm_estimate {
     _Atomic uint64_t key, estimate_ns;
@@ -29,6 +30,13 @@ static inline uint64_t nm_estimate_ns(const struct nm_estimate *kernel)
     if (estimate_ns == 0)
         estimate_ns = atomic_load_explicit(&kernel->first_ns, memory_order_relaxed);
     return estimate_ns > 0 ? estimate_ns : NM_FIRST_ESTIMATE_NS;
+}
+
+/* The room that a launch needs in the window. Of kernels that were never measured few may queue. */
+static inline uint64_t nm_estimate_room_ns(const struct nm_estimate *kernel)
+{
+    bool measured = atomic_load_explicit(&kernel->estimate_ns, memory_order_relaxed) > 0;
+    return nm_estimate_ns(kernel) + (measured ? 0 : NM_UNMEASURED_ROOM_NS);
 }
 
 /* The expected time of `count` kernels together, by the present estimates. */

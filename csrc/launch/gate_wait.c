@@ -10,7 +10,6 @@
 
 #define MS (1000 * NM_US)
 #define SPIN_NS (50 * NM_US)
-#define SLEEP_NS (1 * MS)
 #define LONG_SLEEP_NS (10 * MS) /* the manager wakes a closed or suspended process */
 #define LINE_NS (2000 * MS)
 #define LEAVE_NS (5 * MS)       /* from then on, other threads of Python run */
@@ -49,7 +48,7 @@ static void relax(void)
 }
 
 /* Sleeps while the GPU has enough work of this process, and spins at the end of it. */
-static void nap(struct nm_gpu_gate *gate, uint64_t now_ns)
+static void nap(struct nm_gpu_gate *gate, bool is_drain, uint64_t now_ns)
 {
     uint64_t until_ns = atomic_load(&gate->until_ns);
     uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns);
@@ -58,8 +57,9 @@ static void nap(struct nm_gpu_gate *gate, uint64_t now_ns)
         nap_ns = until_ns - now_ns - NM_LEAD_NS;
     else if (now_ns > until_ns + SPIN_NS)
         nap_ns = (now_ns - until_ns) / 4;
-    if (nap_ns > in_flight_ns / 2 + LEAST_NAP_NS)
-        nap_ns = in_flight_ns / 2 + LEAST_NAP_NS;
+    uint64_t most_ns = is_drain ? in_flight_ns - in_flight_ns / 8 : in_flight_ns / 2;
+    if (nap_ns > most_ns + LEAST_NAP_NS)
+        nap_ns = most_ns + LEAST_NAP_NS;
     if (nap_ns > LEAST_NAP_NS)
         nm_nap_ns(nap_ns);
     else
@@ -141,29 +141,32 @@ static void wait_once(struct nm_gpu_gate *gate, struct pause *pause, enum nm_ans
     if (answer == NM_WAIT_CLOSED || answer == NM_WAIT_SUSPENDED)
         sleep_on(gate, seen, LONG_SLEEP_NS);
     else if (answer == NM_WAIT_WINDOW || answer == NM_WAIT_DRAIN)
-        nap(gate, now_ns);
+        nap(gate, answer == NM_WAIT_DRAIN, now_ns);
     else if (now_ns - pause->turn.began_ns < SPIN_NS)
         relax();
     else
-        sleep_on(gate, seen, SLEEP_NS);
+        sleep_on(gate, seen, nm_turn_look_ns(gate, &pause->turn, now_ns));
 }
 
-int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns)
+int nm_turn_await(struct nm_gpu_gate *gate, uint64_t room_ns)
 {
     struct pause pause = {0};
     enum nm_answer answer;
     bool goes_on = true;
     for (;;) {
         uint32_t seen = atomic_load(&nm_own_row(gate)->wake);
-        uint64_t now_ns = nm_now_ns();
-        answer = nm_turn_ask(gate, &pause.turn, estimate_ns, now_ns);
-        if (answer == NM_PASS || answer == NM_REFUSED || !goes_on)
-            break;
-        begin(gate, &pause, now_ns);
-        if (atomic_load(&gate->in_flight_ns) > 0) {
+        bool is_first = pause.turn.began_ns == 0;
+        if (!is_first && atomic_load(&gate->in_flight_ns) > 0) {
             nm_meter_close(gate, NULL, false, true);
             nm_meter_poll(gate);
         }
+        uint64_t now_ns = nm_now_ns();
+        answer = nm_turn_ask(gate, &pause.turn, room_ns, now_ns);
+        if (answer == NM_PASS || answer == NM_REFUSED || !goes_on)
+            break;
+        begin(gate, &pause, now_ns);
+        if (is_first) /* its own work may have ended: it looks before it waits */
+            continue;
         goes_on = attend(&pause, answer, nm_own_word(gate), now_ns);
         if (goes_on)
             wait_once(gate, &pause, answer, seen, now_ns);

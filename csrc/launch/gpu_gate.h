@@ -175,7 +175,11 @@ struct nm_turn_wait {
 };
 
 enum nm_answer nm_turn_ask(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
-                           uint64_t estimate_ns, uint64_t now_ns);
+                           uint64_t room_ns, uint64_t now_ns);
+/* How long a thread that waits for others may sleep: while the holder has work in flight the GPU is
+   in use, and the holder's lease goes on. */
+uint64_t nm_turn_look_ns(const struct nm_gpu_gate *gate, const struct nm_turn_wait *wait,
+                         uint64_t now_ns);
 /* With the lock: the turn ends if it is used and another process should have it, and so does
    priority without work. */
 void nm_turn_check(struct nm_gpu_gate *gate, uint64_t now_ns);
@@ -193,7 +197,7 @@ uint64_t nm_turn_urgent_bits(const struct nm_gpu_gate *gate);
 
 /* -- gate_wait.c -- */
 /* CUDA_SUCCESS, or the error with which the caller ends: refused, or ended by Ctrl-C. */
-int nm_turn_await(struct nm_gpu_gate *gate, uint64_t estimate_ns);
+int nm_turn_await(struct nm_gpu_gate *gate, uint64_t room_ns);
 
 enum nm_purpose {
     NM_FOR_MEMORY, /* while the process is suspended */

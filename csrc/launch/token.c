@@ -26,11 +26,13 @@
 #define DRAIN_LIMIT_NS (5 * MS)
 #define RESTING_NS (1 * MS)          /* a process that comes back has no credit */
 #define BACKFILL_NS (200 * NM_US)
+#define BESIDE_NS (1 * MS)           /* in flight beside the holder's work, which it makes longer */
 #define RELEASE_NS (10 * MS)
 #define MANAGER_NS (2000 * MS)
 #define URGENT_KEEP_NS (200 * NM_US)
 #define TEND_NS (100 * NM_US)
 #define BEAT_NS (1 * MS)
+#define LOOK_MOST_NS (4 * MS) /* between two looks at work that should last longer */
 #define KEEP_NS (20 * MS)
 #define MOST_VIRTUAL_NS (UINT64_C(1) << 62)
 enum { ACTIVE_MOST = NM_LAUNCH_SLOTS, FORCED_MOST = 3 };
@@ -466,15 +468,18 @@ static bool is_ending(const struct nm_gpu_gate *gate, uint64_t now_ns)
     return until_ns > now_ns && until_ns - now_ns < ENDING_NS;
 }
 
-static bool has_room(const struct nm_gpu_gate *gate, uint64_t estimate_ns, uint64_t now_ns)
+static bool has_room(const struct nm_gpu_gate *gate, uint64_t room_ns, uint64_t most_ns,
+                     uint64_t now_ns)
 {
     uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns);
-    return in_flight_ns == 0 || in_flight_ns + estimate_ns <= atomic_load(&gate->window_ns) ||
+    uint64_t window_ns = atomic_load(&gate->window_ns);
+    return in_flight_ns == 0 ||
+           in_flight_ns + room_ns <= (window_ns < most_ns ? window_ns : most_ns) ||
            is_ending(gate, now_ns);
 }
 
 static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
-                               uint64_t estimate_ns, uint64_t now_ns)
+                               uint64_t room_ns, uint64_t now_ns)
 {
     uint64_t token = atomic_load(&turns_of(gate)->token);
     int holder = nm_token_slot(token);
@@ -493,16 +498,16 @@ static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wa
     bool dead = now_ns - wait->beat_ns > LEASE_NS;
     if (dead) /* a waiting flag of a stopped process must not attract the token again */
         atomic_store(&row->waiting_since_ns, 0);
-    uint64_t idle_ns = idle_limit(gate, row, estimate_ns);
+    uint64_t idle_ns = idle_limit(gate, row, room_ns);
     if (dead || now_ns - wait->idle_since_ns > idle_ns)
         return take(gate, token) ? NM_PASS : NM_WAIT_TURN;
     bool starved = now_ns - wait->progress_ns > stuck_limit(gate) || gate->owed_ns > OWED_NS;
-    if (starved && has_room(gate, estimate_ns, now_ns)) {
+    if (starved && has_room(gate, room_ns, BESIDE_NS, now_ns)) {
         wait->progress_ns = now_ns;
         atomic_fetch_add(&turns_of(gate)->intrusions, 1);
         return NM_PASS;
     }
-    bool fits = fits_gap(gate, row, estimate_ns);
+    bool fits = fits_gap(gate, row, room_ns);
     if (fits)
         atomic_fetch_add(&turns_of(gate)->intrusions, 1);
     return fits ? NM_PASS : NM_WAIT_TURN;
@@ -511,12 +516,12 @@ static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wa
 /* The bound of work in flight. Work that waits for a later launch never completes: then one more
    launch passes, and each further one after four times the time, until some work completes: kernels
    of unknown length would pile up. */
-static bool fits_window(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64_t estimate_ns,
+static bool fits_window(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64_t room_ns,
                         uint64_t now_ns)
 {
     uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns);
     atomic_store(&gate->window_ns, get(&shares_of(gate)->window_ns));
-    if (has_room(gate, estimate_ns, now_ns))
+    if (has_room(gate, room_ns, UINT64_MAX, now_ns))
         return true;
     if (wait->own_progress_ns == 0 || wait->own_in_flight_ns != in_flight_ns) {
         wait->own_in_flight_ns = in_flight_ns;
@@ -543,7 +548,7 @@ static void owe(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uint64_t no
 }
 
 static enum nm_answer ask(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
-                          uint64_t estimate_ns, uint64_t now_ns)
+                          uint64_t room_ns, uint64_t now_ns)
 {
     uint64_t word = nm_own_word(gate);
     if (word >> NM_LAUNCH_GENERATION_SHIFT != gate->generation ||
@@ -564,20 +569,42 @@ static enum nm_answer ask(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
     if (is_closed_by_others(gate, wait, now_ns))
         return NM_WAIT_URGENT;
     if (!atomic_load(&gate->without_turns))
-        answer = ask_turn(gate, wait, estimate_ns, now_ns);
+        answer = ask_turn(gate, wait, room_ns, now_ns);
     if (answer != NM_PASS)
         return answer;
-    return fits_window(gate, wait, estimate_ns, now_ns) ? NM_PASS : NM_WAIT_WINDOW;
+    return fits_window(gate, wait, room_ns, now_ns) ? NM_PASS : NM_WAIT_WINDOW;
 }
 
 enum nm_answer nm_turn_ask(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
-                           uint64_t estimate_ns, uint64_t now_ns)
+                           uint64_t room_ns, uint64_t now_ns)
 {
     nm_lock(&gate->lock);
-    enum nm_answer answer = ask(gate, wait, estimate_ns, now_ns);
+    enum nm_answer answer = ask(gate, wait, room_ns, now_ns);
     wait->for_others = answer == NM_WAIT_URGENT || answer == NM_WAIT_TURN;
     nm_unlock(&gate->lock);
     return answer;
+}
+
+/* The time until a look at work that should last so long: no longer than a full window. */
+static uint64_t look_after(const struct nm_gpu_gate *gate, uint64_t lasts_ns)
+{
+    uint64_t window_ns = get(&shares_of(gate)->window_ns);
+    uint64_t most_ns = window_ns < LOOK_MOST_NS ? window_ns : LOOK_MOST_NS;
+    uint64_t ns = lasts_ns < most_ns ? lasts_ns : most_ns;
+    return ns > BEAT_NS ? ns : BEAT_NS;
+}
+
+uint64_t nm_turn_look_ns(const struct nm_gpu_gate *gate, const struct nm_turn_wait *wait,
+                         uint64_t now_ns)
+{
+    int holder = nm_token_slot(atomic_load(&turns_of(gate)->token));
+    uint64_t lease_end_ns = wait->beat_ns + LEASE_NS;
+    if (!wait->for_others || nm_turn_urgent_bits(gate) != 0 || holder < 0 ||
+        lease_end_ns < now_ns)
+        return BEAT_NS;
+    uint64_t in_flight_ns = get(&turns_of(gate)->row[holder].in_flight_ns);
+    uint64_t left_ns = lease_end_ns - now_ns;
+    return look_after(gate, in_flight_ns < left_ns ? in_flight_ns : left_ns);
 }
 
 /* -- the keeper's visit -- */
@@ -599,7 +626,9 @@ static void rest(struct nm_gpu_gate *gate, uint64_t now_ns, bool others_wait)
 static uint64_t next_visit(const struct nm_gpu_gate *gate, uint64_t now_ns, bool others_wait)
 {
     uint64_t until_ns = get(&gate->until_ns), span_ns = TEND_NS;
-    if ((!others_wait && !atomic_load(&gate->urgent)) || atomic_load(&gate->waiters) != 0)
+    if (atomic_load(&gate->waiters) != 0)
+        return look_after(gate, until_ns > now_ns ? until_ns - now_ns : 0);
+    if (!others_wait && !atomic_load(&gate->urgent))
         return BEAT_NS;
     if (atomic_load(&gate->in_flight_ns) != 0)
         span_ns = until_ns > now_ns ? until_ns - now_ns + TEND_NS / 2
@@ -612,6 +641,8 @@ uint64_t nm_turn_tend(struct nm_gpu_gate *gate, uint64_t now_ns)
     struct nm_turns_row *row = nm_own_row(gate);
     bool active = atomic_load(&gate->held_token) != NM_NO_TOKEN || atomic_load(&gate->urgent) ||
                   atomic_load(&gate->in_flight_ns) != 0 || gate->my_token != NM_NO_TOKEN;
+    if (!active && atomic_load(&gate->waiters) != 0)
+        return look_after(gate, LOOK_MOST_NS);
     if (!active) /* a wake-up costs the next launch more than some visits cost */
         return now_ns - gate->done_ns < KEEP_NS ? BEAT_NS : UINT64_MAX;
     atomic_fetch_add_explicit(&row->beat, 1, memory_order_relaxed);

@@ -41,7 +41,7 @@ CLASSES = {
     TaskClass.NORMAL: GateClass.NORMAL,
     TaskClass.BEST_EFFORT: GateClass.BEST_EFFORT,
 }
-DEFAULT_WINDOW_NS, URGENT_WINDOW_NS = 1_000_000, 100_000
+DEFAULT_WINDOW_NS, URGENT_WINDOW_NS = 4_000_000, 100_000
 """The most work in flight; and where latency-sensitive work shares the GPU."""
 LONE_WINDOW_NS = 50_000_000
 """The same for a task alone on its GPU.
