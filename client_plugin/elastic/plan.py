@@ -11,7 +11,6 @@ from __future__ import annotations
 import signal
 from typing import List, Optional, Tuple
 
-from .generations import Generations
 from .orders import (
     NO_CHECKPOINT,
     Accept,
@@ -45,6 +44,7 @@ from .orders import (
     StartWorker,
     TaskLost,
 )
+from .resize_generations import Generations
 from .roster import (
     DONE,
     FAILURES_MOST,
@@ -57,8 +57,8 @@ from .roster import (
     Seat,
     Worker,
 )
-from .rounds import Rounds
 from .spares import Spares
+from .torchrun_rounds import Rounds
 
 MARGIN_S = 0.3
 """The plan ends the worker on a recalled GPU this much before the manager does."""

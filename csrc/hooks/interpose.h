@@ -91,7 +91,7 @@ static inline void *nm_original(enum nm_symbol symbol)
 #include "hooks/hooks.def"
 #undef NM_REAL
 
-/* -- while the memory of the process is away (hooks.def; launch/away.c has these) -- */
+/* -- while the memory of the process is away (hooks.def; launch/suspended_calls.c has these) -- */
 
 NM_LOCAL extern _Atomic size_t nm_away_count; /* of calls that were put off */
 /* Whether a call must be told apart: it waits, is put off, or comes after calls that were. */

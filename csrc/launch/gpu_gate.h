@@ -209,7 +209,7 @@ int nm_hold_await(enum nm_purpose purpose);
 /* Until its hold changes, at most that long. */
 void nm_hold_sleep(uint64_t timeout_ns);
 
-/* -- away.c -- */
+/* -- suspended_calls.c -- */
 void nm_away_forget(void);
 
 /* -- keeper.c -- */

@@ -17,7 +17,7 @@
    binding.c        the gate of each GPU of the lease, and which of them a launch needs
    token.c          the order of processes: the token, priority, the bound of work in flight
    gate_wait.c      a thread that waits for its turn
-   away.c           calls of a suspended process
+   suspended_calls.c  calls of a process whose memory is in host memory
    meter.c          pieces of work, their events, and the GPU time that they took
    estimates.c      the expected time of a kernel
    graph_times.c    the first estimate of a graph, from its nodes

@@ -101,7 +101,7 @@ def test_a_script_without_a_checkpoint_keeps_its_gpus(lead: Lead) -> None:
 def test_a_killed_worker_starts_all_again_from_the_checkpoint(
     lead: Lead, tmp_path: Path, victim: int
 ) -> None:
-    """Any other worker than 0: tests/elastic/test_rounds.py, without processes."""
+    """Any other worker than 0: tests/elastic/test_torchrun_rounds.py, without processes."""
     path = tmp_path / "state"
     led = lead("--save", path, gpus=2, checkpoint=path)
     trains(led, 2, 110)

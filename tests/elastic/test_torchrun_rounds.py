@@ -24,7 +24,7 @@ from client_plugin.elastic.orders import (
     TimePassed,
 )
 from client_plugin.elastic.plan import ElasticPlan
-from client_plugin.elastic.rounds import (
+from client_plugin.elastic.torchrun_rounds import (
     COMING_S,
     HOLD_S,
     LASTING_S,

@@ -1,4 +1,4 @@
-/* away.c: calls of a process whose GPU memory is in host memory: the ways of hooks.def's column
+/* suspended_calls.c: calls of a process whose GPU memory is in host memory: the ways of hooks.def's column
  * `away` (interpose.h). It has them with and without a launch gate.
  *
  * Knows: when the process is suspended, and when all its work is done. Must not know: any one call.
