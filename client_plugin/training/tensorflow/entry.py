@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Optional
 
 import numpy as np
@@ -35,10 +36,13 @@ def elastic(
     plan = plan_of(dataset, global_batch, max_per_gpu, epochs, seed, virtual_workers)
     plan = plan._replace(is_in_order=isinstance(dataset, GlobalBatches))
     is_compiled = getattr(model, "optimizer", None) is optimizer
-    kind = FittedTraining if is_compiled else VariableTraining
+    is_fit_near = "fit" in sys._getframe(2).f_code.co_names  # of the program's function
 
     def make() -> VariableTraining:
-        return kind(VariableParts(model, optimizer, dataset, clip_norm), plan)
+        parts = VariableParts(model, optimizer, dataset, clip_norm)
+        if is_compiled:
+            return FittedTraining(parts, plan, is_fit_near)
+        return VariableTraining(parts, plan)
 
     return Run(make, plan, checkpoint, checkpoint_every_s)
 

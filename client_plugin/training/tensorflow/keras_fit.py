@@ -32,9 +32,13 @@ STATE = ("wait", "cooldown_counter", "best", "best_weights", "best_epoch", "stop
 
 
 class FittedTraining(VariableTraining):
-    """A compiled model with its own optimizer."""
+    """A compiled model with its own optimizer.
 
-    def __init__(self, parts: VariableParts, plan: SamplePlan) -> None:
+    `is_fit_near`: the step is traced at once, before other workers wait for this one. A large model
+    takes seconds, which a plain loop does not need; a `fit` that comes unforeseen traces it then.
+    """
+
+    def __init__(self, parts: VariableParts, plan: SamplePlan, is_fit_near: bool) -> None:
         super().__init__(parts, plan)
         self._model = parts.model
         self._before: Optional[List[Any]] = None
@@ -46,11 +50,12 @@ class FittedTraining(VariableTraining):
         self._place = 0
         """The step at the end of the turn."""
         self._traced: Any = None
-        with contextlib.suppress(Exception):  # it comes again in `fit`; a loop does not need it
-            self._traced = self._trace()
+        if is_fit_near:
+            with contextlib.suppress(Exception):  # it comes again in `fit`
+                self._traced = self._trace()
 
     def _trace(self) -> Any:
-        """The gradients of a batch, traced before other workers wait for this one."""
+        """The gradients of a batch."""
         dataset = self._parts.dataset
         is_read = isinstance(dataset, GlobalBatches)
         one = dataset.shapes if is_read else self._batch(0, MicroBatch(0, True, True, (0,)))

@@ -106,6 +106,40 @@ def test_early_stopping_ends_it() -> None:
     assert (len(history["loss"]), run.step, run.is_over) == (2, 2 * EPOCH_STEPS, True)
 
 
+def counted() -> tuple[Any, list[str]]:
+    """A compiled model, and a word for each time that its step was traced."""
+    traces: list[str] = []
+
+    class Counted(keras.Model):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            traces.append("traced")
+            return super().train_step(data)
+
+    inputs = keras.Input((programs.FEATURES,))
+    model = Counted(inputs, keras.layers.Dense(programs.CLASSES)(inputs))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, traces
+
+
+def test_the_step_is_traced_before_others_wait_where_fit_comes() -> None:
+    model, traces = counted()
+    elastic = programs.client().elastic  # the function that calls it is looked at
+    with elastic(model, model.optimizer, batches(), global_batch=64, max_per_gpu=64) as run:
+        assert traces
+        run.fit(verbose=0)
+
+
+def test_a_plain_loop_of_a_compiled_model_traces_no_step() -> None:
+    model, traces = counted()
+    elastic = programs.client().elastic  # the function that calls it is looked at
+    with elastic(model, model.optimizer, batches(), global_batch=64, max_per_gpu=64) as run:
+        for inputs, classes in run:
+            with tf.GradientTape() as tape:
+                loss = model.loss(classes, model(inputs, training=True))
+            run.backward(loss, tape)
+    assert traces == []
+
+
 def test_what_cannot_be_fitted_is_one_line() -> None:
     model, optimizer = own.parts("sgd")
     with programs.client().elastic(
