@@ -41,7 +41,7 @@ from arguments import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "bench" / "programs"
-GATE = ("away", "binding", "estimates", "gate_wait", "keeper", "meter", "token")
+GATE = ("suspended_calls", "binding", "estimates", "gate_wait", "keeper", "meter", "token")
 POINTS_MOST, USE_LEAST = 3.0, 0.95
 SLOWER_MOST, REST_LEAST = 1.20, 0.90
 PAUSE_MOST_MS = 22.0
