@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,8 @@ class Nowhere:
 
     said, address = 0, ""
 
-    def __init__(self, _sessions: NodeSessions) -> None: ...
+    def __init__(self, _sessions: NodeSessions) -> None:
+        self.counts = Counter[str]()
 
     def say(self, _node: str, _kind: str, **_fields: Any) -> bool:
         Nowhere.said += 1

@@ -8,7 +8,8 @@
 - Submit to started: a job on an idle node, of the node and of the cluster, in turns.
 - An interactive grant on a node without a head, on one with a head, and with that head stopped, in
   turns.
-- 1 000 jobs of 0.2 s over 32 GPUs, beside the time that they need at least.
+- 1 000 jobs of 0.2 s over 32 GPUs, beside the time that they need at least; messages of the link
+  for each, without beats. bench/cluster/slurm.py has them beside Slurm.
 - Messages over the link, both ends in one process: processor time of a frame there and back.
 - The head with its nodes, while nothing happens.
 """
@@ -48,6 +49,7 @@ from nodemgr.edge.store.database import FILE_NAME
 USER = pwd.getpwuid(os.getuid()).pw_name
 TEAM, OWN = "team", "alice"
 """An environment of the cluster, and one of each node."""
+FRAMES = ("said", "heard")
 QUICK = {"NODEMGR_CLUSTER_USERS": USER}
 
 
@@ -68,6 +70,12 @@ class Head:
         with ControlConnection(self.run_dir, timeout_s=600) as client:
             answer: dict[str, Any] = client.call(verb, **given)
         return answer
+
+    def messages(self) -> int:
+        """To and from nodes so far, without beats."""
+        lines = self.call("head_metrics")["text"].splitlines()
+        counts = dict(line.split() for line in lines if not line.startswith("#"))
+        return sum(int(counts[f'nodemgr_head_frames_total{{what="{way}"}}']) for way in FRAMES)
 
     def takes(self, node: Node, name: str) -> None:
         word = self.call("node_word", node=name)["word"]
@@ -183,7 +191,7 @@ def storm(head: Head, nodes: int, jobs: int, numbers: Any, idle_s: float) -> Non
         share = (cpu_s(head.process.pid) - before_s) / idle_s * 100
         print(f"\nan idle head with {nodes} nodes, % of a core {share:.2f}")
         against_target("an idle head", share, 5.0, "% of a core")
-        made: list[str] = []
+        made, messages = list[str](), head.messages()
 
         def submits(node: Node) -> None:
             for _ in range(jobs // nodes):
@@ -198,11 +206,13 @@ def storm(head: Head, nodes: int, jobs: int, numbers: Any, idle_s: float) -> Non
         submitted_s = time.monotonic() - began
         wait(held[0], made)
         took_s, used = time.monotonic() - began, cpu_s(head.process.pid) - used
+        frames = (head.messages() - messages) / len(made)
         least_s = len(made) * 0.2 / (8 * nodes)
         print(
             f"{len(made)} jobs of 0.2 s over {8 * nodes} GPUs: {took_s:.1f} s, at least "
             f"{least_s:.1f}; all submitted after {submitted_s:.1f}; the head's processor "
-            f"{used * 1e3 / len(made):.1f} ms a job"
+            f"{used * 1e3 / len(made):.1f} ms a job; {frames:.1f} messages of the "
+            "link a job"
         )
     finally:
         for node in held:

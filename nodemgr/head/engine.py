@@ -10,7 +10,8 @@ pass begins after the steps that can be a reason for one, and rests as long as i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from client_plugin.units import MAX_DURATION_MS
@@ -41,6 +42,8 @@ MAX_KEYS = 100
 
 class Links(Protocol):
     """The way to the nodes (edge/links)."""
+
+    counts: Counter[str]
 
     @property
     def address(self) -> str: ...
@@ -85,6 +88,12 @@ class HeadEngine:
         """On which it listens; empty: on none."""
         links = self._links()
         return "" if links is None else links.address
+
+    @property
+    def frames(self) -> Mapping[str, int]:
+        """The counts of the links since they began; none: the head listens nowhere."""
+        links = self._links()
+        return {} if links is None else links.counts
 
     # -- a step --
 

@@ -112,8 +112,10 @@ METRICS: Mapping[str, HeadMetric] = {
 }  # fmt: skip
 
 
-def metrics(state: ClusterState, spans: Mapping[str, Histogram], now_ns: int) -> str:
-    """`spans`: the times of passes and steps."""
+def metrics(
+    state: ClusterState, spans: Mapping[str, Histogram], frames: Mapping[str, int], now_ns: int
+) -> str:
+    """`spans`: the times of passes and steps. `frames`: the counts of the links."""
     stages = Counter({stage.value: 0 for stage in ClusterStage if stage not in OVER})
     for job in state.jobs.values():
         stages[job.stage.value] += job.size
@@ -146,4 +148,7 @@ def metrics(state: ClusterState, spans: Mapping[str, Histogram], now_ns: int) ->
             f"nodemgr_head_{name}_seconds_sum {span.total_ns / 1e9:.6f}",
             f"nodemgr_head_{name}_seconds_count {sum(span.counts)}",
         ]
+    name = "nodemgr_head_frames_total"
+    lines += [f"# HELP {name} Frames to and from nodes, and faults.", f"# TYPE {name} counter"]
+    lines += [f'{name}{{what="{what}"}} {count}' for what, count in sorted(frames.items())]
     return "\n".join(lines) + "\n"

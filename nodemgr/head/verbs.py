@@ -557,7 +557,9 @@ class HeadVerbs:
     def _metrics(self, _who: Who, _given: dict[str, Any]) -> dict[str, Any]:
         engine = self._engine
         spans = {"pass": engine.pass_time, "step": engine.step_time}
-        return {"text": health.metrics(engine.state, spans, self._clock.monotonic_ns())}
+        return {
+            "text": health.metrics(engine.state, spans, engine.frames, self._clock.monotonic_ns())
+        }
 
     @verb("env_list", USERS)
     def _envs(self, who: Who, _given: dict[str, Any]) -> dict[str, Any]:

@@ -72,4 +72,6 @@ def test_the_metrics(tmp_path: Path) -> None:
         ):  # fmt: skip
             assert line in lines, lines
         named = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+        said = sum(line.startswith('nodemgr_head_frames_total{what="said"} ') for line in lines)
+        assert said == 1, lines
         assert {line.split("{")[0] for line in lines if "{" in line} <= named

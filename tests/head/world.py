@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,13 @@ class FakeLinks:
         self.said: list[tuple[str, str, dict[str, Any]]] = []
         self.reports: dict[str, int] = {}
         self.last = 0
+        self.counts = Counter[str]()
 
     def say(self, node: str, kind: str, **fields: Any) -> bool:
         if node not in self.open:
             return False
         self.said.append((node, kind, fields))
+        self.counts["said"] += 1
         return True
 
     def forget(self, node: str) -> None:

@@ -22,7 +22,8 @@ from tests.support.manager import HOLD
 NODE, GPUS = "gn1", 2
 EPILOG = f"""#!/bin/sh
 export PYTHONPATH={os.getcwd()}
-{sys.executable} -m nodemgr node emptied --within 60 --run-dir {{dir}}/nodes/$SLURMD_NODENAME/run
+{sys.executable} -m nodemgr node emptied --within 60 --run-dir {{dir}}/nodes/$SLURMD_NODENAME/run \
+    2>>{{dir}}/epilog.log
 code=$?
 echo epilog $code >>{{dir}}/marks
 exit $code
@@ -94,9 +95,17 @@ def play(epilog: str, seconds: float, seed: int = 1) -> collections.Counter[tupl
             time.sleep(dice.uniform(0.2, 1))
         found = made.marks()
         found["taken", "pilots"] = takes
-        state = made.slurm.says("sinfo", "-hN", "-o%T %E")
-        assert "drain" not in state, (state, told(found), log.read_text()[-2_000:])
+        assert not (why := drained(made)), f"{told(found)}\n{why}\n{log.read_text()[-4_000:]}"
         return found
+
+
+def drained(made: Cluster) -> str:
+    """Why Slurm has drained the node, in its own words and the Epilog's; empty: it has not."""
+    if "drain" not in made.slurm.says("sinfo", "-hN", "-o%T"):
+        return ""
+    logs = [made.directory / "epilog.log", *(made.slurm.directory / "log").glob("slurm*")]
+    lines = [made.slurm.says("scontrol", "show", "node", NODE)]
+    return "\n".join(lines + [f"{log.name}: {log.read_text()[-6_000:]}" for log in logs])
 
 
 def told(found: collections.Counter[tuple[str, str]]) -> str:

@@ -38,7 +38,8 @@ SCRIPT = (
 class Cluster:
     """A head with a pool, and one own node without GPUs of note, from which users submit."""
 
-    def __init__(self, directory: Path, slurm: SlurmSite) -> None:
+    def __init__(self, directory: Path, slurm: SlurmSite, gpus: int = 2) -> None:
+        self.gpus = gpus
         self.directory, self.slurm = directory, slurm
         (directory / "locks").mkdir()
         self.environ = {
@@ -83,7 +84,8 @@ class Cluster:
         self.says(
             "head", "setup", "--dir", str(self.directory / "head"), "--address", self.address,
             "--engine", "slurm", "--partition", "gpu", "--max-nodes", "4", "--simulate",
-            "2x80GiB", "--pilot-dir", str(self.directory / "nodes"), "--change-every", "1s", *pool,
+            f"{self.gpus}x80GiB", "--pilot-dir", str(self.directory / "nodes"),
+            "--change-every", "1s", *pool,
         )  # fmt: skip
         self.head()
         self.own()
@@ -146,7 +148,7 @@ def until(true: Callable[[], object], limit_s: float = START_S) -> None:
 
 
 @contextlib.contextmanager
-def cluster(*pool: str, epilog: str = "", nodes: int = 4) -> Iterator[Cluster]:
+def cluster(*pool: str, epilog: str = "", nodes: int = 4, gpus: int = 2) -> Iterator[Cluster]:
     """`epilog`: the text of Slurm's Epilog; {dir} is the cluster's directory."""
     with (
         tempfile.TemporaryDirectory(prefix="nms", dir=TMP, ignore_cleanup_errors=True) as name,
@@ -155,8 +157,8 @@ def cluster(*pool: str, epilog: str = "", nodes: int = 4) -> Iterator[Cluster]:
         program = Path(name) / "epilog"
         program.write_text(epilog.format(dir=name))
         program.chmod(0o755)
-        slurm = SlurmSite(Path(name) / "slurm", nodes, epilog=program if epilog else None)
-        made = Cluster(Path(name), slurm)
+        slurm = SlurmSite(Path(name) / "slurm", nodes, gpus, program if epilog else None)
+        made = Cluster(Path(name), slurm, gpus)
         try:
             slurm.start()
             made.start(*pool)

@@ -79,7 +79,7 @@ class HeadLinks:
         self._sessions: dict[str, _Session] = {}
         self._routes: dict[bytes, _Session] = {}
         self.counts: collections.Counter[str] = collections.Counter()
-        """Frames and sessions that ended badly, by the cause."""
+        """Frames of sessions without beats (`said`, `heard`), and by their causes the faults."""
         self._context: zmq.Context[Socket] = zmq.Context()
         self._admission = Admission(loop, self._context, self._may_connect)
         self._socket = bounded(self._context, zmq.ROUTER, own)
@@ -120,6 +120,7 @@ class HeadLinks:
             return False
         raw = live.numbers.stamped(kind, fields)
         if self._send(live.route, raw):
+            self.counts["said"] += kind != "beat"
             return True
         self._end(live, "full")
         return False
@@ -197,6 +198,7 @@ class HeadLinks:
             if live.frames > MAX_FRAMES or live.size > MAX_BYTES:
                 self._end(live, "flood")
             elif frame["t"] != "beat":
+                self.counts["heard"] += 1
                 self._events.message(node, live.numbers.session, frame)
 
     def _send(self, route: bytes, raw: bytes) -> bool:
