@@ -317,14 +317,18 @@ class PoolGate:
 
     def _kill(self) -> None:
         """No grace for what had a GPU; of a job the rest has it."""
-        for key in self._users:
+        for key in self._living():
             self._daemon.processes.kill(key)
-        self._users = ()
+
+    def _living(self) -> list[ProcessKey]:
+        """Of the processes that were to end: without a lease they may still use a GPU."""
+        return [key for key in self._users if key in self._daemon.state.processes]
 
     def _end_all(self) -> None:
         state = self._daemon.state
         self._is_ended = True
-        self._users = tuple(key for task in state.tasks.values() for key in task.processes)
+        with_lease = (key for task in state.tasks.values() for key in task.processes)
+        self._users = (*with_lease, *(row.process for row in state.unreclaimed.values()))
         self._end_jobs(*TaskClass)
         for task in list(state.tasks.values()):
             if task.job_id is None:
@@ -340,8 +344,11 @@ class PoolGate:
                 )
 
     def _is_empty(self) -> bool:
+        """A task ends before its processes: what they have of a GPU is unreclaimed until then."""
         state = self._daemon.state
-        return not state.tasks and not any(job.state in UNDER_WAY for job in state.jobs.values())
+        if state.tasks or state.unreclaimed or self._living():
+            return False
+        return not any(job.state in UNDER_WAY for job in state.jobs.values())
 
     def _submit(self, event: Any) -> None:
         self._daemon.submit(event)

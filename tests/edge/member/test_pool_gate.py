@@ -245,6 +245,37 @@ def test_a_process_with_a_gpu_is_killed_without_grace(site: LentSite, *, notice:
         program.close()
 
 
+@pytest.mark.parametrize("notice", [False, True])
+def test_a_node_is_not_empty_while_a_killed_process_is_ending(
+    site: LentSite, monkeypatch: pytest.MonkeyPatch, *, notice: bool
+) -> None:
+    """As one inside a call of the driver: its task is over, the kernel has it still."""
+    site.join()
+    site.order("env_put", env="team", quota={"gpus": 2, "users": [ROOT]})
+    site.holds()
+    processes = site.world.manager.daemon.processes
+    kill, told = processes.kill, list[str]()
+    monkeypatch.setattr(processes, "kill", told.append)
+    program = FakeClient(site.world.manager.env_dir("team"))
+    try:
+        program.acquire(1)
+        if notice:
+            site.holds(left_s=3, leaves=True)
+        else:
+            site.pilot.kill()
+            site.pilot.wait()
+        site.both.until(lambda: told and not site.world.manager.daemon.state.tasks)
+        assert not site.call("pool_state")["empty"]
+        if notice:
+            assert site.holds(left_s=3, leaves=True) == {"ends": False}
+        site.world.manager.do(lambda: kill(told[0]))
+        until(lambda: site.call("pool_state")["empty"])
+        if notice:
+            assert site.holds(left_s=3, leaves=True) == {"ends": True}
+    finally:
+        program.close()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_a_pilot_of_an_ordinary_user_speaks_for_itself_from_a_step_of_slurm(
     site: LentSite, monkeypatch: pytest.MonkeyPatch
