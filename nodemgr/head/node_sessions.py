@@ -174,8 +174,11 @@ class NodeSessions:
             env = named[0] if len(named) == 1 else None
             who = who._replace(env=env)
         if row.user and not leaves and (user != row.user or not self._names(env, user)):
-            what = f"{node} is run by {row.user}, for whom alone it may ask, in an environment"
-            remedy = f"whose quota names {row.user} (nodemgr quota set --cluster)"
+            what = f"{node} is run by {row.user}, and may ask for {row.user} alone"
+            remedy = (
+                "ask in an environment whose quota names that user (at the head: nodemgr quota set "
+                f"ENV --cluster --user {row.user})"
+            )
             answer(OperationError(what, remedy, "forbidden"))
             return
         self._verbs.asked(who, said.get("verb"), said.get("arguments", {}), answer)

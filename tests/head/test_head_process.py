@@ -64,6 +64,10 @@ def test_a_head_from_setup_to_restore(tmp_path: Path) -> None:
         assert "nodes reach it at 127.0.0.1:" in head.line
         assert "keeps its state" in head.says("head", "restore", code=1)
         assert "No node has joined" in head.says("node", "list")
+        node = str(tmp_path / "node")  # as around a job, or of a user's own manager
+        head.environ["NODEMGR_RUN_DIR"] = node
+        assert "No node has joined" in head.says("node", "list")
+        head.says("node", "list", "--run-dir", f"{node}-2", code=69)
         quota = head.says("quota", "set", "ann", "--cluster", "--gpus", "8", "--per-node", "2")
         assert quota.splitlines()[1].split()[:4] == ["ann", "8", "2", "0"]
         assert len(head.says("head", "word", "gn1").strip()) > 40

@@ -45,8 +45,11 @@ def head(run_dir: str | None) -> ControlConnection:
 def cluster(run_dir: str | None) -> ControlConnection:
     """The head where it runs here; else this node's manager, which passes the order on.
 
-    Where neither runs, and a head was made here, the head is meant.
+    Where neither runs, and a head was made here, the head is meant. --run-dir names the manager (or
+    the head) alone; NODEMGR_RUN_DIR does not: it is in the environment of each job.
     """
+    if run_dir == os.environ.get("NODEMGR_RUN_DIR"):
+        run_dir = None
     here, node = head_run_dir(), run_dir or locations.find_run_dir()
     runs_here, runs_node = (
         os.path.exists(os.path.join(path, CONTROL_SOCKET)) for path in (here, node)
