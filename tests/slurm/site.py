@@ -1,5 +1,8 @@
 """A real Slurm in a folder: munged, slurmctld, four slurmd with GPUs that are copies of /dev/null.
 
+`python -m tests.slurm.site DIRECTORY` runs one with eight GPUs a node until SIGINT or SIGTERM; the
+file DIRECTORY/env has what a shell needs for it.
+
 Knows: slurm.conf, the processes that it has started. No system service is used, two sites do not
 meet. As root; on Debian: apt-get install slurmctld slurmd slurm-client munge.
 """
@@ -197,3 +200,26 @@ def end_with_us(directory: Path) -> subprocess.Popen[bytes]:
         [sys.executable, "-c", program, str(directory)], stdin=subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
+
+
+def main() -> None:
+    directory = Path(sys.argv[1]).resolve()
+    if why := missing():
+        sys.exit(why)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    site = SlurmSite(directory, gpus=8)
+    try:
+        site.start()
+        lines = [f"export {name}={site.environ[name]}\n" for name in ("SLURM_CONF", "PATH")]
+        (directory / "env").write_text("".join(lines))
+        print(f"ready: . {directory}/env", file=sys.stderr, flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        site.close()
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()
