@@ -115,13 +115,16 @@ def why(state: ClusterState, job: ClusterJob, silent_s: int | None) -> str:
     env = state.envs.get(job.env)
     if env is None:
         return f"environment {job.env} is gone"
-    used = used_of(state, job.env)
     if job.stage is not ClusterStage.QUEUED:
-        return ""
+        is_paused = job.stage is ClusterStage.PAUSED
+        times = f"interrupted {job.interruptions} times" if job.interruptions > 1 else "interrupted"
+        return f"{times}: waits again after a pause" if is_paused else ""
+    used = used_of(state, job.env)
     if used + (0 if job.shares else job.gpus) > env.gpus:
         return f"environment {job.env} uses {used} of its {env.gpus} GPUs in the cluster"
     if not job.shares:
-        return "no node has the GPUs free"
+        most = "" if env.per_node is None else f", or {job.env} has its {env.per_node} there"
+        return f"no node has the GPUs free{most}"
     earlier = sorted(state.sessions.keys() - state.shares.keys())[:5]
     alone = f" ({', '.join(earlier)} of whole GPUs alone: upgrade)" if earlier else ""
     return f"no node has the share of its GPUs free{alone}"

@@ -138,7 +138,8 @@ def test_a_pause_ends_by_the_clock(tmp_path: Path) -> None:
             row, state=JobState.FAILED, cause=Cause.SUPERVISOR_LOST
         )
         world.report("gn1")
-        assert world.ask(ANN, "cluster_show", job=job)["jobs"][0]["state"] == "paused"
+        (row,) = world.ask(ANN, "cluster_show", job=job)["jobs"]
+        assert (row["state"], row["reason"]) == ("paused", "interrupted: waits again after a pause")
         world.clock.advance(3_600 * 10**9)
         world.head.engine._time_passes()
         world.turn()

@@ -455,6 +455,16 @@ def test_a_quota_below_what_is_assigned_takes_nothing_and_holds_the_next_job(
         assert world.ended(third) == "done"
 
 
+def test_a_job_that_waits_for_a_part_of_a_node_reads_how_large_the_part_is(tmp_path: Path) -> None:
+    with cluster(tmp_path, gn1=4) as world:
+        world.ask(ADMIN, "env_set", env="ann", gpus=4, per_node=2)
+        for number in (1, 2):
+            job = world.submit(number=number, gpus=2)
+            world.turn()
+        reason = world.ask(ANN, "cluster_show", job=job)["jobs"][0]["reason"]
+        assert reason == "no node has the GPUs free, or ann has its 2 there"
+
+
 def test_quotas_reach_each_node_and_users_come_and_go(tmp_path: Path) -> None:
     with cluster(tmp_path, gn1=4) as world:
         world.links.said.clear()
