@@ -8,6 +8,7 @@ head, a GPU by its name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -167,34 +168,50 @@ def reported(gpus: tuple[NodeGpu, ...]) -> NodeShares:
 def _again(rows: Iterable[tuple[GpuRoom | NodeGpu, Iterable[tuple[str, int]]]]) -> AgainSums:
     found: AgainSums = {}
     for gpu, envs in rows:
+        firm_percent = 0 if gpu.is_plain else gpu.percent - gpu.best_effort_percent
+        if firm_percent >= WHOLE_PERCENT or gpu.tasks >= gpu.most:
+            continue
         rest = 0 if gpu.is_plain else WHOLE_PERCENT - gpu.percent
         for env, room_bytes in envs:
-            most = found.get(env, (0, 0))
-            found[env] = max(most[0], rest), max(most[1], room_bytes)
+            if room_bytes > 0:
+                most = found.get(env, (0, 0))
+                found[env] = max(most[0], rest), max(most[1], room_bytes)
     return found
 
 
 class Held:
     """A node's GPUs, with what is assigned there and is not in its report."""
 
-    def __init__(
-        self, said: tuple[NodeGpu, ...], used: dict[str, int], left: GpuSums, again: AgainSums
-    ) -> None:
-        self._said, self._gpus, self.again = said, list[GpuRoom](), again
+    def __init__(self, said: NodeShares) -> None:
+        self._said, self._gpus = said.gpus, list[GpuRoom]()
+        self._left: GpuSums | None = said.left
+        self._again: AgainSums | None = said.again
         self._copied: Held | None = None
-        self.count = len(said)
-        self.used = used.copy()
+        self.count = len(said.gpus)
+        self.used = said.used.copy()
         """The GPUs of each environment, with those of assignments that wait."""
         self.counted: set[str] = set()
         """The environments whose use of the node is counted so, and not by GPUs of each job."""
         self.ahead: list[GivenJob] = []
         """Assignments that wait there for GPUs."""
-        self.left = left
 
     def copy(self) -> Held:
-        made = Held(self._said, self.used, self.left, self.again)
-        made._copied, made.counted, made.ahead = self, self.counted.copy(), self.ahead.copy()
+        made = copy(self)
+        made._copied, made._gpus, made.used = self, [], self.used.copy()
+        made.counted, made.ahead = self.counted.copy(), self.ahead.copy()
         return made
+
+    @property
+    def left(self) -> GpuSums:
+        if self._left is None:
+            self._left = left_of(self.gpus)
+        return self._left
+
+    @property
+    def again(self) -> AgainSums:
+        if self._again is None:
+            self._again = _again([(gpu, gpu.envs.items()) for gpu in self.gpus])
+        return self._again
 
     @property
     def gpus(self) -> list[GpuRoom]:
@@ -207,6 +224,7 @@ class Held:
 
     def _own(self, gpus: Sequence[GpuRoom]) -> list[GpuRoom]:
         """The same GPUs, to be changed."""
+        self._left = self._again = None
         if self._copied is None:
             return list(gpus)
         before, self._copied = self._copied.gpus, None
@@ -221,15 +239,12 @@ class Held:
         for gpu in self._own(gpus):
             gpu.take(asked, self.count)
         self.used.setdefault(asked.env, 0)
-        self.left = left_of(self.gpus)
-        self.again = _again([(gpu, gpu.envs.items()) for gpu in self.gpus])
 
     def take_whole(self, count: int, env: str) -> int:
         """Returns the number that was empty."""
         found = [gpu for gpu in self.gpus if not gpu.tasks][:count]
         for gpu in self._own(found):
             gpu.take_whole(env)
-        self.left = left_of(self.gpus)
         return len(found)
 
     def could_hold(self, asked: Want) -> bool:

@@ -13,7 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from nodemgr.core.cluster.entities import ClusterEnv, ClusterJob, ClusterNode, GivenJob, NodeGpu
+from nodemgr.core.cluster.entities import (
+    ClusterEnv,
+    ClusterJob,
+    ClusterNode,
+    GivenJob,
+    NodeGpu,
+    NodeShares,
+)
 from nodemgr.core.cluster.gpu_rooms import Held, Want, more_gpus
 from nodemgr.core.cluster.state import ClusterState
 from nodemgr.core.model.entities import Quota, TaskClass
@@ -49,7 +56,7 @@ def held(state: ClusterState, node: str, rows: Iterable[GivenJob]) -> Held | Non
     said = state.shares.get(node)
     if said is None:
         return None
-    made = Held(said.gpus, said.used, said.left, said.again)
+    made = Held(said)
     for row in rows:
         if row.number in said.listed:
             continue
@@ -81,12 +88,19 @@ def unassigned(state: ClusterState) -> set[str]:
     Those numbers leave out tasks of jobs without an assignment, and programs on a GPU that is out
     of service or that another environment uses, too.
     """
-    strays = {*state.strays.values(), *state.unknown.values()} & state.shares.keys()
-    return strays | {
+    strays = {*state.strays.values(), *state.unknown.values()}
+    return {
         name
         for name, said in state.shares.items()
-        if said.others != sum([gpus for _, gpus in state.nodes[name].others])
+        if is_unassigned(state.nodes[name], said, is_stray=name in strays)
     }
+
+
+def is_unassigned(node: ClusterNode, said: NodeShares | None, *, is_stray: bool) -> bool:
+    """Whether it is one of them; `is_stray`: jobs without an assignment run there."""
+    if said is None:
+        return False
+    return is_stray or said.others != sum([gpus for _, gpus in node.others])
 
 
 def used_of(state: ClusterState, env: str) -> int:

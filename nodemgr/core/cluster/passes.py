@@ -27,17 +27,18 @@ Must not know: a GPU, a node's own queue.
 - Own nodes come before those that Slurm lends. There a job with a time limit ends before the node
   goes back.
 
-Config.backfill_depth jobs keep nodes. The cost grows with the nodes and with the jobs considered;
-of equal jobs that wait for their environment's total one is considered.
+Config.backfill_depth jobs keep nodes. The cost grows with the nodes that have changed and with the
+jobs considered; of equal jobs that wait for their environment's total one is considered.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from operator import le
+from typing import TypeVar
 
 from nodemgr.core.cluster import draining, events, gpu_rooms, gpu_shares
 from nodemgr.core.cluster.entities import (
@@ -48,14 +49,33 @@ from nodemgr.core.cluster.entities import (
     StageEvent,
 )
 from nodemgr.core.cluster.gpu_rooms import Want
-from nodemgr.core.cluster.rooms import NEVER, NodeUseCache, Room, limit_ns
+from nodemgr.core.cluster.rooms import NEVER, NodeUses, Room, limit_ns
 from nodemgr.core.cluster.state import ClusterDraft, may_have
 from nodemgr.core.model import array_rows
 from nodemgr.core.model.entities import TaskClass
 from nodemgr.core.model.values import replace
 
-MAX_GIVEN = 300
+K = TypeVar("K")
+
+MAX_GIVEN = 150
 """The jobs that start by one pass: so it ends within 50 ms when thousands of GPUs come at once."""
+
+
+class Rooms(dict[str, Room]):
+    """The open nodes that a pass has looked at."""
+
+    def __init__(self, draft: ClusterDraft, uses: NodeUses) -> None:
+        self.draft, self.uses = draft, uses
+        self.with_shares = False
+
+    def __missing__(self, name: str) -> Room:
+        found = self.uses.of_node[name].room(self.draft, with_shares=self.with_shares)
+        self[name] = found
+        return found
+
+
+def copied(names: dict[K, list[str]]) -> dict[K, list[str]]:
+    return {key: found.copy() for key, found in names.items() if found}
 
 
 class ClusterPass:
@@ -63,30 +83,23 @@ class ClusterPass:
 
     def __init__(self, draft: ClusterDraft) -> None:
         self.draft = draft
-        self.rooms: dict[str, Room] = {}
-        self.used = Counter[str]()
+        self.uses = NodeUses.begin(draft)
+        self.rooms = Rooms(draft, self.uses)
+        self.used = self.uses.used.copy()
         """By environment: the GPUs of interactive tasks, without those that its jobs share."""
-        self.node_uses = NodeUseCache.begin(draft)
-        for node in draft.nodes.values():
-            closed = node.pool is not None and not node.pool.pilot
-            use = self.node_uses.of(draft, node)
-            if use.uses:
-                self.used.update(use.uses)
-            if node.name in draft.sessions and not node.drained and not closed:
-                self.rooms[node.name] = use.room(draft)
-        self.by_free: dict[tuple[bool, int], list[str]] = {}
+        self.by_free = copied(self.uses.by_free)
         """The nodes that are lent or not, by the number of their free GPUs; in order."""
-        for name in sorted(self.rooms):
-            self.by_free.setdefault(self.rooms[name].place, []).append(name)
-        self.widest = max((room.node.gpus for room in self.rooms.values()), default=0)
+        self.most_free = max([free for _, free in self.by_free], default=0)
         self.kinds = sorted({is_lent for is_lent, _ in self.by_free})
         """Own nodes, and then those that are lent, as far as there are."""
+        self.full: list[tuple[int, int]] = []
+        """So many GPUs for so long fit nowhere: rooms become smaller only."""
         self.firsts: dict[int, list[tuple[int, str]]] = {}
         """By number of GPUs, the nodes by the time at which so many may come free."""
         self.by_rest: dict[tuple[bool, int, bool], list[str]] = {}
         """The nodes that are lent or not, by the most compute on one GPU, full or not; in order."""
         self.of_env: dict[str, set[str]] = {}
-        """The nodes that an environment uses."""
+        """The nodes where an environment may have a further task on a GPU of its."""
         self._wants: tuple[ClusterJob | GivenJob, Want] | None = None
         self.in_vain: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
         """Demands of jobs that share GPUs, and fit nowhere: rooms become smaller only.
@@ -148,7 +161,24 @@ class ClusterPass:
         return most is None or used + job.gpus <= most
 
     def room_on_any(self, job: ClusterJob) -> bool:
-        return any(self.room_on_node(job, room) for room in self.rooms.values())
+        names = chain.from_iterable(self.by_free.values())
+        return any(self.room_on_node(job, self.rooms[name]) for name in names)
+
+    def is_full(self, gpus: int, limit: int | None) -> bool:
+        """Whether so many GPUs for so long fit on no node."""
+        time = NEVER if limit is None else limit
+        if any(less <= gpus and shorter <= time for less, shorter in self.full):
+            return True
+        if any(self.rooms[name].fits(gpus, limit) for name in self._with_free(gpus)):
+            return False
+        self.full.append((gpus, time))
+        return True
+
+    def _with_free(self, gpus: int) -> Iterator[str]:
+        """Nodes with so many free GPUs or more, those with the fewest first."""
+        for is_lent in self.kinds:
+            for free in range(gpus, self.most_free + 1):
+                yield from self.by_free.get((is_lent, free), ())
 
     def best(self, job: ClusterJob) -> Room | None:
         """The room that fits best now."""
@@ -156,16 +186,12 @@ class ClusterPass:
             self._begin_shares()
             return self._first_of(self._by_share(job), job)
         avoids, limit = self.avoided(job), limit_ns(job)
-        for is_lent in self.kinds:
-            for free in range(job.gpus, self.widest + 1):
-                for name in self.by_free.get((is_lent, free), ()):
-                    room = self.rooms[name]
-                    if (
-                        name not in avoids
-                        and room.fits(job.gpus, limit)
-                        and self.room_on_node(job, room)
-                    ):
-                        return room
+        if self.is_full(job.gpus, limit):
+            return None
+        for name in self._with_free(job.gpus):
+            room = self.rooms[name]
+            if name not in avoids and room.fits(job.gpus, limit) and self.room_on_node(job, room):
+                return room
         return None
 
     def _yields(self, room: Room) -> int:
@@ -181,16 +207,20 @@ class ClusterPass:
 
     def _begin_shares(self) -> None:
         """Looks at each GPU of each node, at the first job that needs it."""
-        if self.by_rest:
+        if self.rooms.with_shares:
             return
-        for name in sorted(self.rooms):
-            room = self.rooms[name]
-            if room.shares is None:
-                found = self.node_uses.of(self.draft, room.node).held(self.draft)
-                room.shares = None if found is None else found.copy()
-            for env in () if room.shares is None else room.shares.used:
-                self.of_env.setdefault(env, set()).add(name)
-            self.by_rest.setdefault(room.place_by_rest, []).append(name)
+        self.uses.check_shares(self.draft)
+        for env, near in self.uses.of_env.items():
+            self.of_env.setdefault(env, set()).update(near)
+        self.by_rest = copied(self.uses.by_rest)
+        self.rooms.with_shares = True
+        for name, room in self.rooms.items():
+            names = self.by_rest[self.uses.rest_of[name]]
+            del names[bisect_left(names, name)]
+            if room.shares is None:  # with the jobs that this pass has given to it
+                rows = gpu_shares.by_start(self.draft.at(name))
+                room.shares = gpu_shares.held(self.draft, name, rows)
+            insort(self.by_rest.setdefault(room.place_by_rest, []), name)
 
     def _first_of(
         self, names: Iterable[str], job: ClusterJob, *, releases: bool = False
@@ -222,19 +252,19 @@ class ClusterPass:
         least = (job.compute_percent or 0) if least is None else least
         has_whole = self.draft.envs[job.env].memory_bytes is None
         near = self.of_env.get(job.env, set())
+        is_full = has_whole and self.is_full(1, limit_ns(job))
         is_first = job.task_class is TaskClass.LATENCY_SENSITIVE
         for is_lent in self.kinds:
             rests = {rest for lent, rest, _ in self.by_rest if lent is is_lent and rest >= least}
             for rest in sorted(rests, reverse=is_first):
-                names = self.by_rest.get((is_lent, rest, True), [])
-                if has_whole:
-                    names = sorted(near.intersection(names))
-                if is_first:
-                    names = sorted([*names, *self.by_rest.get((is_lent, rest, False), ())])
-                yield from names
+                names: Iterable[str] = self.by_rest.get((is_lent, rest, True), ())
+                others = self.by_rest.get((is_lent, rest, False), ()) if is_first else ()
+                names = near.intersection(names) if has_whole else names
+                yield from sorted([*names, *(near.intersection(others) if is_full else others)])
             if not is_first:  # a whole GPU is broken last, where the fewest are left
-                for count in range(1, self.widest + 1):
-                    yield from self.by_free.get((is_lent, count), ())
+                for count in range(1, self.most_free + 1):
+                    names = self.by_free.get((is_lent, count), ())
+                    yield from sorted(near.intersection(names)) if is_full else names
 
     def finds(self, room: Room, job: ClusterJob, *, releases: bool = False) -> bool:
         limit = limit_ns(job)
@@ -261,7 +291,7 @@ class ClusterPass:
 
     def _emptiest(self) -> Iterator[Room]:
         """Those with the most free GPUs first, ties by name."""
-        for free in range(self.widest, -1, -1):
+        for free in range(self.most_free, -1, -1):
             names = [name for lent in self.kinds for name in self.by_free.get((lent, free), ())]
             yield from map(self.rooms.__getitem__, sorted(names))
 
@@ -269,7 +299,7 @@ class ClusterPass:
         """Its GPUs are taken from now on."""
         names, name, limit = self.by_free[room.place], room.node.name, limit_ns(job)
         del names[bisect_left(names, name)]
-        if self.by_rest:
+        if self.rooms.with_shares:
             names = self.by_rest[room.place_by_rest]
             del names[bisect_left(names, name)]
         self.charge(room, job, is_new=is_new)
@@ -277,7 +307,7 @@ class ClusterPass:
         room.take(gpus, self.draft.now_ns, limit)
         room.free -= gpus
         insort(self.by_free.setdefault(room.place, []), name)
-        if self.by_rest:
+        if self.rooms.with_shares:
             insort(self.by_rest.setdefault(room.place_by_rest, []), name)
 
     def _take(self, room: Room, job: ClusterJob) -> int:
@@ -321,12 +351,10 @@ class ClusterPass:
             if not self.room_on_node(job, room):
                 passed.append((time, name))
                 continue
-            if time == NEVER:
-                passed.append((time, name))
-                break
-            true = time if room.profile is None else room.start(job.gpus, limit)
+            true = room.start(job.gpus, limit)
             if true > time:
-                heapq.heappush(heap, (true, name))
+                if true < NEVER:
+                    heapq.heappush(heap, (true, name))
                 continue
             passed.append((time, name))
             if name not in avoids and ends_in_time(job, room.node, true):
@@ -340,9 +368,10 @@ class ClusterPass:
     def _firsts(self, gpus: int) -> list[tuple[int, str]]:
         heap = self.firsts.get(gpus)
         if heap is None:
-            rooms = [room for room in self.rooms.values() if room.node.gpus >= gpus]
-            heap = self.firsts[gpus] = [(room.first(gpus), room.node.name) for room in rooms]
+            uses = [use for use in self.uses.of_node.values() if use.is_open]
+            heap = [(use.times[gpus], use.node.name) for use in uses if len(use.times) > gpus]
             heapq.heapify(heap)
+            self.firsts[gpus] = heap
         return heap
 
     def _keep_unknown(self, job: ClusterJob | GivenJob, avoids: tuple[str, ...]) -> Room | None:
@@ -375,7 +404,7 @@ def run(draft: ClusterDraft, _event: events.Pass) -> None:
     walk = draft.queue.walk()
     for job_id in walk:
         job = draft.jobs[job_id]
-        if not (going.room_in_total(job) and going.room_on_any(job)):
+        if not going.room_in_total(job):
             walk.drop(walk.group)
             continue
         room = going.best(job)
@@ -389,7 +418,7 @@ def run(draft: ClusterDraft, _event: events.Pass) -> None:
             going.charge(room, job)
             room.is_reserved = True
             room.ahead.append(assign(draft, job, room.node))
-        elif going.reserved >= draft.config.backfill_depth:
+        elif going.reserved >= draft.config.backfill_depth or not going.room_on_any(job):
             walk.drop(walk.group)
         elif (room := going.keep(job, going.avoided(job))) is not None:
             going.reserved += 1
@@ -415,7 +444,7 @@ def _ahead_of_time(draft: ClusterDraft, going: ClusterPass) -> list[GivenJob]:
     later = []
     first = next(iter(draft.queue.walk()), None)
     first_ns = None if first is None else draft.jobs[first].queued_ns
-    for row, job in _waiting(draft, going.rooms.values()):
+    for row, job in waiting(draft, going):
         is_later = first_ns is not None and job.queued_ns > first_ns
         if is_later:
             later.append(row)
@@ -435,9 +464,10 @@ def _ahead_of_time(draft: ClusterDraft, going: ClusterPass) -> list[GivenJob]:
     return later
 
 
-def _waiting(draft: ClusterDraft, rooms: Iterable[Room]) -> Iterator[tuple[GivenJob, ClusterJob]]:
-    rows = [(row, draft.jobs[row.job_id]) for room in rooms for row in room.ahead]
-    return iter(sorted(rows, key=lambda pair: (pair[1].queued_ns, pair[0].number)))
+def waiting(draft: ClusterDraft, going: ClusterPass) -> list[tuple[GivenJob, ClusterJob]]:
+    rows = [row for name in going.uses.ahead for row in going.uses.of_node[name].ahead]
+    pairs = [(row, draft.jobs[row.job_id]) for row in rows]
+    return sorted(pairs, key=lambda pair: (pair[1].queued_ns, pair[0].number))
 
 
 def assign(draft: ClusterDraft, job: ClusterJob, node: ClusterNode) -> GivenJob:

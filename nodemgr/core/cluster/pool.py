@@ -239,7 +239,7 @@ def _give_back(draft: ClusterDraft, pilot: Pilot) -> None:
 def needed(draft: ClusterDraft, config: PoolConfig) -> int:
     """The further nodes that the first entries of the queue would use now, if they were free."""
     going = passes.ClusterPass(draft)
-    ahead = [draft.jobs[row.job_id] for room in going.rooms.values() for row in room.ahead]
+    ahead = [job for _, job in passes.waiting(draft, going)]
     waiting = [job for job in ahead if job.stage is ClusterStage.ASSIGNED]  # else: asked back
     waiting += [
         draft.jobs[row.job_id]
@@ -277,7 +277,7 @@ def _empty_node(draft: ClusterDraft, config: PoolConfig) -> Held:
             if node.pool is not None and name in draft.shares]  # fmt: skip
     most_bytes = max([gpu.memory_bytes for gpus in lent for gpu in gpus], default=0)
     gpus = (NodeGpu(most_bytes, most_bytes),) * config.gpus
-    return Held(gpus, {}, gpu_rooms.left_of(gpus), {})
+    return Held(gpu_rooms.reported(gpus))
 
 
 def _takes(draft: ClusterDraft, node: Held, job: ClusterJob) -> bool:

@@ -5,6 +5,9 @@ Knows: the rows of one node. Must not know: the order of jobs, the choice of a n
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from nodemgr.core.cluster import gpu_shares
@@ -24,20 +27,21 @@ def limit_ns(job: ClusterJob | GivenJob) -> int | None:
 class NodeUse:
     """The use of a node's GPUs, as its rows tell it. No time is in it, so it serves many passes."""
 
-    def __init__(
-        self, draft: ClusterDraft, node: ClusterNode, rows: list[GivenJob], *, by_report: bool
-    ) -> None:
-        self.node, self.rows, self.said = node, rows, draft.shares.get(node.name)
-        self.by_report = by_report
+    def __init__(self, draft: ClusterDraft, node: ClusterNode, *, is_stray: bool) -> None:
+        """`is_stray`: jobs run there that have no assignment."""
+        self.node, self.rows, self.said = node, draft.at(node.name), draft.shares.get(node.name)
+        closed = node.pool is not None and not node.pool.pilot
+        self.is_open = node.name in draft.sessions and not node.drained and not closed
+        self.by_report = gpu_shares.is_unassigned(node, self.said, is_stray=is_stray)
         self.ahead: list[GivenJob] = []
         self.used = dict(node.others)
         self.uses = self.used.copy()
         """By environment: the GPUs there beside those of its assignments, each counted alone."""
         self._held: Held | None = None
         self.is_shared = self.said is not None and (
-            self.by_report or any(row.shares for row in rows)
+            self.by_report or any(row.shares for row in self.rows)
         )
-        ordered = gpu_shares.by_start(rows)
+        ordered = gpu_shares.by_start(self.rows)
         if self.is_shared:
             self._share(draft, ordered)
         else:
@@ -52,6 +56,13 @@ class NodeUse:
 
         The end of a job that shares frees no GPU for sure.
         """
+        ends = sorted([(limit + (since or 0), gpus) for since, limit, gpus in self.terms])
+        self.times = [0] * (self.free + 1) + [end for end, gpus in ends for _ in range(gpus)]
+        """By number of GPUs: before this time not so many are free."""
+
+    @property
+    def place(self) -> tuple[bool, int]:
+        return self.node.pool is not None, self.free
 
     def _stand(self, rows: list[GivenJob]) -> None:
         free = self.node.gpus - sum(gpus for _, gpus in self.node.others)
@@ -82,42 +93,97 @@ class NodeUse:
             self._held = gpu_shares.held(draft, self.node.name, ordered)
         return self._held
 
-    def room(self, draft: ClusterDraft) -> Room:
-        shares = self._held.copy() if self.is_shared and self._held is not None else None
-        used = self.used.copy() if shares is None else shares.used
+    @property
+    def envs(self) -> Iterable[str]:
+        """Those that may have a further task on a GPU of theirs."""
+        return () if self._held is None else self._held.again
+
+    def room(self, draft: ClusterDraft, *, with_shares: bool) -> Room:
+        found = self.held(draft) if self.is_shared or with_shares else None
+        shares = None if found is None else found.copy()
+        used = shares.used if shares is not None and self.is_shared else self.used.copy()
         return Room(self.node, draft.now_ns, self.free, self.terms, self.ahead.copy(), used, shares)
 
 
-class NodeUseCache:
-    """The use of each node in the last pass, made anew where a row of the node has changed."""
+class NodeUses:
+    """The use of each node, kept over passes: made anew where a row of the node has changed."""
 
-    def __init__(self) -> None:
-        self._envs: dict[str, object] = {}
-        self._of_node: dict[str, NodeUse] = {}
-        self._by_report: set[str] = set()
+    def __init__(self, draft: ClusterDraft) -> None:
+        self._envs = dict(draft.envs)
+        self._strays = set[str]()
+        self.of_node: dict[str, NodeUse] = {}
+        self.used = Counter[str]()
+        """The sum of their `uses`."""
+        self.by_free: dict[tuple[bool, int], list[str]] = {}
+        """The open nodes that are lent or not, by the number of their free GPUs; in order."""
+        self.ahead: set[str] = set()
+        """Those where assignments wait."""
+        self.of_env: dict[str, set[str]] = {}
+        """By environment, open nodes with a GPU on which it may have a further task."""
+        self.by_rest: dict[tuple[bool, int, bool], list[str]] = {}
+        """The open nodes that are lent or not, by the most compute on one GPU, full or not.
+
+        With `of_env`: of those that `check_shares` has looked at."""
+        self.rest_of: dict[str, tuple[bool, int, bool]] = {}
+        self._unseen: set[str] = set()
 
     @classmethod
-    def begin(cls, draft: ClusterDraft) -> NodeUseCache:
+    def begin(cls, draft: ClusterDraft) -> NodeUses:
         """Of the head's state. A changed environment empties it: its part counts on each node."""
-        self = draft.node_uses = draft.node_uses or cls()
-        self._by_report = gpu_shares.unassigned(draft)
-        if self._envs != draft.envs or len(self._of_node) > 2 * len(draft.nodes):
-            self._envs = dict(draft.envs)
-            self._of_node.clear()
+        self: NodeUses | None = draft.node_uses
+        strays, opened = {*draft.strays.values(), *draft.unknown.values()}, draft.touches()
+        if self is None or self._envs != draft.envs:
+            self = draft.node_uses = cls(draft)
+            touched = set(draft.nodes)
+        else:
+            touched = draft.touched | opened | (strays ^ self._strays)
+        self._strays, draft.touched = strays, opened  # which may be undone yet
+        for name in touched:
+            self._leave(name)
+            if name in draft.nodes:
+                self._enter(NodeUse(draft, draft.nodes[name], is_stray=name in strays))
         return self
 
-    def of(self, draft: ClusterDraft, node: ClusterNode) -> NodeUse:
-        rows, found = draft.at(node.name), self._of_node.get(node.name)
-        by_report = node.name in self._by_report
-        if (
-            found is None
-            or found.node is not node
-            or found.said is not draft.shares.get(node.name)
-            or found.rows != rows
-            or found.by_report != by_report
-        ):
-            found = self._of_node[node.name] = NodeUse(draft, node, rows, by_report=by_report)
-        return found
+    def _enter(self, use: NodeUse) -> None:
+        name = use.node.name
+        self.of_node[name] = use
+        self._count(use, 1)
+        if use.is_open:
+            insort(self.by_free.setdefault(use.place, []), name)
+            self._unseen.add(name)
+        if use.is_open and use.ahead:
+            self.ahead.add(name)
+
+    def _leave(self, name: str) -> None:
+        use = self.of_node.pop(name, None)
+        if use is not None:
+            self._count(use, -1)
+        if use is None or not use.is_open:
+            return
+        self.ahead.discard(name)
+        self._unseen.discard(name)
+        names = self.by_free[use.place]
+        del names[bisect_left(names, name)]
+        if name in self.rest_of:
+            names = self.by_rest[self.rest_of.pop(name)]
+            del names[bisect_left(names, name)]
+            for env in use.envs:
+                self.of_env[env].discard(name)
+
+    def _count(self, use: NodeUse, sign: int) -> None:
+        for env, gpus in use.uses.items():
+            self.used[env] += sign * gpus
+
+    def check_shares(self, draft: ClusterDraft) -> None:
+        """At each GPU of the nodes that have changed."""
+        for name in self._unseen:
+            use = self.of_node[name]
+            place = use.room(draft, with_shares=True).place_by_rest
+            self.rest_of[name] = place
+            insort(self.by_rest.setdefault(place, []), name)
+            for env in use.envs:
+                self.of_env.setdefault(env, set()).add(name)
+        self._unseen.clear()
 
 
 @dataclass(slots=True)

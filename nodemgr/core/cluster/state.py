@@ -86,6 +86,8 @@ class ClusterState:
         """By job: the end of its pause."""
         self.node_uses: Any = None
         """The nodes as the last pass found them (rooms.py): no decision depends on it."""
+        self.touched: set[str] = set()
+        """The nodes that may be otherwise since then."""
         self.users: Table[str, tuple[int, int]] = Table(self.changed)
         """By name: the uid of the user's jobs, and their number."""
         self.submitted: Table[tuple[str, str], str] = Table(self.changed)
@@ -282,9 +284,16 @@ class ClusterDraft(ClusterState):
             found += [(kind, str(key), row) for key, before, row in rows if row != before]
         return found + [("ended", job_id, row) for job_id, row in self.ended.items()]
 
+    def touches(self) -> set[str]:
+        """The nodes of which the open step has changed a row."""
+        rows = [row for _, *pair in self.assignments.changes() for row in pair if row is not None]
+        opened = {name for name, *pair in self.sessions.changes() if None in pair}
+        return opened.union(self.nodes.old, self.shares.old, [row.node for row in rows])
+
     def settle(self) -> None:
         """The step is kept: the queue and the lists follow."""
         _requeue(self)
+        self.touched |= self.touches()
         changes = self.jobs.changes()
         self.listed.change(
             [job for _, before, job in changes if before is None and job is not None],

@@ -370,6 +370,8 @@ class Walk(Iterator[str]):
         self._sizes = sizes
         self._dropped: set[str] = set()
         self._ways: list[WalkBranch] = []
+        self._passed: WalkBranch | None = None
+        """The last returned entry: its group goes on, unless it is dropped meanwhile."""
         self.group = ""
         """The group of the last returned entry."""
         for name in queue.names():
@@ -379,20 +381,27 @@ class Walk(Iterator[str]):
                 self._to_group(line, line.head(group), -1)
 
     def __next__(self) -> str:
+        self._go_on()
         while self._ways:
-            order, entry, group, members, name, place, left = heappop(self._ways)
-            if place >= 0:
-                self._to_head(name, place + 1)
-            if group not in self._dropped:
-                if left > 1:
-                    order = self._queue.after(order)
-                    branch = WalkBranch(order, entry, group, members, name, -1, left - 1)
-                    heappush(self._ways, branch)
-                elif (following := next(members, None)) is not None:
-                    self._to(following, self._queue.order(following), group, members, name, -1)
-                self.group = group
-                return entry
+            way = heappop(self._ways)
+            if way.place >= 0:
+                self._to_head(way.name, way.place + 1)
+            if way.group not in self._dropped:
+                self._passed, self.group = way, way.group
+                return way.entry
         raise StopIteration
+
+    def _go_on(self) -> None:
+        """To the next member of the group of the last returned entry."""
+        way, self._passed = self._passed, None
+        if way is None or way.group in self._dropped:
+            return
+        order, entry, group, members, name, _, left = way
+        if left > 1:
+            order = self._queue.after(order)
+            heappush(self._ways, WalkBranch(order, entry, group, members, name, -1, left - 1))
+        elif (following := next(members, None)) is not None:
+            self._to(following, self._queue.order(following), group, members, name, -1)
 
     def join(self, entry: str, order: ServiceOrder, group: str, size: int = 1) -> None:
         """Adds an entry that is in no queue, of any owner."""
@@ -416,6 +425,7 @@ class Walk(Iterator[str]):
 
     def narrow(self, owners: Collection[str]) -> None:
         """Leaves out other owners' queued entries."""
+        self._go_on()
         ways, self._ways = self._ways, []
         to_come = {way.name: way.place for way in ways if way.place >= 0}
         for way in ways:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.cluster import events, gpu_shares
+from nodemgr.core.cluster import events
 from nodemgr.core.cluster.entities import ClusterNode
 from nodemgr.core.cluster.head import step
-from nodemgr.core.cluster.rooms import NodeUse, NodeUseCache, Room
+from nodemgr.core.cluster.rooms import NodeUse, NodeUses, Room
 from nodemgr.core.cluster.state import ClusterDraft
 from tests.core.cluster.test_gpu_shares import gpu, share, site
 from tests.core.cluster.test_walks import Walk
@@ -17,30 +17,46 @@ from tests.core.cluster.world import PlainNode
 from tests.support.examples import examples
 
 
-def facts(draft: ClusterDraft, use: NodeUse) -> dict[str, Any]:
-    shares = use.held(draft)
+def facts(draft: ClusterDraft, uses: NodeUses) -> dict[str, Any]:
+    """All that a pass reads of the nodes."""
+    uses.check_shares(draft)
     return {
-        **{name: getattr(use, name) for name in ("free", "used", "ahead", "terms")},
-        "uses": {env: gpus for env, gpus in use.uses.items() if gpus},
+        "nodes": {name: of_node(draft, use) for name, use in uses.of_node.items()},
+        "used": +uses.used,
+        "ahead": uses.ahead,
+        **{
+            name: {key: found for key, found in getattr(uses, name).items() if found}
+            for name in ("by_free", "by_rest", "of_env", "rest_of")
+        },
+    }
+
+
+def of_node(draft: ClusterDraft, use: NodeUse) -> dict[str, Any]:
+    shares = use.held(draft)
+    names = ("node", "is_open", "free", "used", "uses", "ahead", "terms", "times")
+    return {
+        **{name: getattr(use, name) for name in names},
         "gpus": shares and [shares.gpus, shares.used, shares.counted, shares.left],
     }
 
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Compares each look at a node with one made anew. Whether it was a kept one."""
-    real, seen = NodeUseCache.of, list[bool]()
+    """Compares the nodes of each pass with those made anew. Whether any was a kept one."""
+    real, seen = NodeUses.begin, list[bool]()
 
-    def of(self: NodeUseCache, draft: ClusterDraft, node: ClusterNode) -> NodeUse:
-        before = self._of_node.get(node.name)
-        found = real(self, draft, node)
-        unassigned = gpu_shares.unassigned(draft)
-        fresh = NodeUse(draft, node, draft.at(node.name), by_report=node.name in unassigned)
-        assert facts(draft, found) == facts(draft, fresh)
-        seen.append(found is before)
+    def begin(draft: ClusterDraft) -> NodeUses:
+        before = {} if draft.node_uses is None else dict(draft.node_uses.of_node)
+        found = real(draft)
+        draft.node_uses = None
+        assert facts(draft, found) == facts(draft, real(draft))
+        draft.node_uses = found
+        seen.extend(
+            found.of_node[name] is use for name, use in before.items() if name in draft.nodes
+        )
         return found
 
-    monkeypatch.setattr(NodeUseCache, "of", of)
+    monkeypatch.setattr(NodeUses, "begin", begin)
     return seen
 
 
