@@ -61,7 +61,8 @@ class Clocked:
 def filled(nodes: int, gpus: int, jobs: int, dice: random.Random, shared: float) -> Clocked:
     made = Clocked()
     for number in range(ENVS):
-        made.happens(events.SetEnv(f"e{number}", nodes * gpus // 10))
+        quota = '{"task_class":"latency-sensitive"}'
+        made.happens(events.SetEnv(f"e{number}", nodes * gpus // 10, quota=quota))
     for number in range(nodes):
         name = f"n{number:04}"
         made.happens(events.AddNode(name, f"key {number}"))

@@ -10,8 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from client_plugin.units import format_size
 from nodemgr.core.cluster.entities import ClusterJob, ClusterNode, ClusterStage, EndedJob
-from nodemgr.core.cluster.gpu_shares import used_of
+from nodemgr.core.cluster.gpu_shares import above_quota, used_of
 from nodemgr.core.cluster.state import QUEUE, ClusterState
 from nodemgr.core.model import array_rows, job_ids
 from nodemgr.core.model import messages as job_messages
@@ -119,6 +120,8 @@ def why(state: ClusterState, job: ClusterJob, silent_s: int | None) -> str:
         is_paused = job.stage is ClusterStage.PAUSED
         times = f"interrupted {job.interruptions} times" if job.interruptions > 1 else "interrupted"
         return f"{times}: waits again after a pause" if is_paused else ""
+    if (above := above_quota(state, job)) is not None:
+        return _above(job, *above)
     used = used_of(state, job.env)
     if used + (0 if job.shares else job.gpus) > env.gpus:
         return f"environment {job.env} uses {used} of its {env.gpus} GPUs in the cluster"
@@ -128,6 +131,21 @@ def why(state: ClusterState, job: ClusterJob, silent_s: int | None) -> str:
     earlier = sorted(state.sessions.keys() - state.shares.keys())[:5]
     alone = f" ({', '.join(earlier)} of whole GPUs alone: upgrade)" if earlier else ""
     return f"no node has the share of its GPUs free{alone}"
+
+
+def _above(job: ClusterJob, field: str, most: Any) -> str:
+    """As on a node (core/scheduler/reasons.py, above_quota)."""
+    needs, option = {
+        "gpus": (f"{job.gpus} GPUs on one node", "--gpus or --per-node"),
+        "task_class": (f"class {job.task_class}", "--class"),
+        "compute_percent": (f"{job.compute_percent}% of each GPU", "--compute"),
+        "memory_bytes": (f"{format_size(job.memory_bytes or 0)} on each GPU", "--memory"),
+    }[field]
+    limit = {"memory_bytes": format_size, "compute_percent": "{}%".format}.get(field, str)(most)
+    return (
+        f"needs {needs}, but {job.env} may have at most {limit} now: waits until an admin raises "
+        f"its quota (nodemgr quota set {job.env} --cluster {option})"
+    )
 
 
 def ended(row: EndedJob) -> dict[str, Any]:

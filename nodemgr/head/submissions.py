@@ -16,7 +16,7 @@ from nodemgr.core.cluster import gpu_shares
 from nodemgr.core.cluster.entities import ClusterEnv, ClusterJob, ClusterStage
 from nodemgr.core.cluster.state import ClusterState
 from nodemgr.core.model import array_rows, job_ids
-from nodemgr.core.model.entities import CLASS_ORDER, TaskClass
+from nodemgr.core.model.entities import TaskClass
 from nodemgr.edge.api import job_arguments as kinds
 from nodemgr.edge.rpc.operation import Argument, OperationError, check, of_field
 from nodemgr.head.store import HeadStore
@@ -224,9 +224,7 @@ class Submissions:
         self, env: ClusterEnv, gpus: int, given: dict[str, Any]
     ) -> tuple[TaskClass, int | None]:
         """The class and the share, as the node gives them to it. Raises OperationError."""
-        row = json.loads(env.quota)
-        highest = TaskClass(row.get("task_class") or TaskClass.NORMAL)
-        most = row.get("compute_percent")
+        highest = gpu_shares.class_and_share(env, None, None)[0]
         named, percent = given.get("task_class"), given.get("compute_percent")
         if not gpus:
             if (named, percent, given.get("memory_bytes")) != (None, None, None):
@@ -236,16 +234,15 @@ class Submissions:
                     "usage",
                 )
             return highest, None
-        what = ""
-        if named is not None and CLASS_ORDER[TaskClass(named)] < CLASS_ORDER[highest]:
-            what = f"class {named} asked, but the highest class of {env.name} is {highest}"
-        elif percent is not None and most is not None and percent > most:
-            what = f"{percent}% of each GPU asked, but {env.name} may have at most {most}%"
-        if what:
+        task_class = None if named is None else TaskClass(named)
+        if (above := gpu_shares.above(env, task_class, percent)) is not None:
+            field, most = above
+            what = f"class {named} asked, but the highest class of {env.name} is {most}"
+            if field == "compute_percent":
+                what = f"{percent}% of each GPU asked, but {env.name} may have at most {most}%"
             more = f"nodemgr quota set {env.name} --cluster --class or --compute"
             raise OperationError(what, f"ask for less, or an admin for more ({more})", "quota")
         self._judge_memory(env, gpus, given.get("memory_bytes"))
-        task_class = None if named is None else TaskClass(named)
         return gpu_shares.class_and_share(env, task_class, percent)
 
     def _judge_memory(self, env: ClusterEnv, gpus: int, memory_bytes: int | None) -> None:

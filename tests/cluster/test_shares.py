@@ -62,3 +62,19 @@ def test_a_latency_sensitive_job_goes_where_the_most_is_left_on_one_gpu() -> Non
         assert [place(made, job) for job in (busy, most, least)] == ["gn1", "gn2", "gn1"]
         gate.touch()
         made.until_ended(busy, most, least)
+
+
+def test_a_job_above_a_quota_that_was_lowered_waits_until_it_is_raised() -> None:
+    with site(1, simulate="1x8GiB") as made:
+        made.head.call("env_set", env=ENV, task_class="latency-sensitive")
+        made.head.call("node_drain", node="gn1")
+        (job,) = made.submit(**HALF)
+        made.head.call("env_set", env=ENV, compute_percent=20)
+        made.head.call("node_resume", node="gn1")
+        (beside,) = made.submit()
+        assert made.until_ended(beside)[beside]["state"] == "done"
+        (row,) = made.queue()
+        assert (row["id"], row["state"], row["attempt"]) == (job, "queued", 0)
+        assert "needs 50% of each GPU, but team may have at most 20% now" in row["reason"]
+        made.head.call("env_set", env=ENV, compute_percent=50)
+        assert made.until_ended(job)[job]["state"] == "done"

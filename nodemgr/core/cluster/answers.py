@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nodemgr.core.cluster import draining, events, pool, restoring
+from nodemgr.core.cluster import draining, events, gpu_shares, pool, restoring
 from nodemgr.core.cluster.entities import (
     COMES_BACK,
     ClusterJob,
@@ -168,14 +168,17 @@ def _settle(draft: ClusterDraft, row: GivenJob, answer: NodeAnswer) -> None:
 
 
 def _not_begun(draft: ClusterDraft, job: ClusterJob, row: GivenJob, answer: NodeAnswer) -> None:
-    """It is as if the node had never had it; where it could not be begun, it does not go again."""
+    """It is as if the node had never had it; where it could not be begun, it does not go again.
+
+    A job that the node refused since the quota was lowered meanwhile waits until it is raised.
+    """
     if job.then is ClusterStage.WITHDRAWN:
         over = replace(job, stage=ClusterStage.WITHDRAWN, then=None)
         draft.end(job, StageEvent.GIVEN_BACK, ClusterStage.WITHDRAWN, _ended(over, row, answer))
         return
     avoids = job.avoids
     stage = ClusterStage.HELD if job.then is ClusterStage.HELD else ClusterStage.QUEUED
-    if job.then is None:
+    if job.then is None and gpu_shares.above_quota(draft, job) is None:
         avoids = tuple(sorted({*avoids, row.node}))
         left = [node for node in draft.nodes.values() if may_have(node, job)]
         if {node.name for node in left if node.gpus >= job.gpus} <= set(avoids):

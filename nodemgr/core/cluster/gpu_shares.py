@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from nodemgr.core.cluster.entities import (
     ClusterEnv,
@@ -23,7 +24,7 @@ from nodemgr.core.cluster.entities import (
 )
 from nodemgr.core.cluster.gpu_rooms import Held, Want, more_gpus
 from nodemgr.core.cluster.state import ClusterState
-from nodemgr.core.model.entities import Quota, TaskClass
+from nodemgr.core.model.entities import CLASS_ORDER, Quota, TaskClass
 from nodemgr.core.scheduler import shares
 
 
@@ -39,10 +40,51 @@ def class_and_share(
     env: ClusterEnv, task_class: TaskClass | None, percent: int | None
 ) -> tuple[TaskClass, int | None]:
     """Those of a job that names these, as its node gives them to it."""
-    row = json.loads(env.quota)
+    return shares.asked(_quota(env.quota), task_class, percent)
+
+
+@lru_cache
+def _quota(text: str) -> Quota:
+    row = json.loads(text)
     highest = TaskClass(row.get("task_class") or TaskClass.NORMAL)
-    quota = Quota(0, task_class=highest, compute_percent=row.get("compute_percent"))
-    return shares.asked(quota, task_class, percent)
+    return Quota(0, task_class=highest, compute_percent=row.get("compute_percent"))
+
+
+Above = tuple[str, TaskClass | int]
+"""The field of a quota, and the most that it gives."""
+
+
+def above_share(env: ClusterEnv, job: ClusterJob) -> Above | None:
+    """The limit that its class or its share exceeds."""
+    return above(env, job.task_class, job.compute_percent) if job.gpus else None
+
+
+def above(env: ClusterEnv, task_class: TaskClass | None, percent: int | None) -> Above | None:
+    """The same of a class and a share that a submission names."""
+    quota = _quota(env.quota)
+    if task_class is not None and CLASS_ORDER[task_class] < CLASS_ORDER[quota.task_class]:
+        return "task_class", quota.task_class
+    most = quota.compute_percent
+    return None if percent is None or most is None or percent <= most else ("compute_percent", most)
+
+
+def above_quota(state: ClusterState, job: ClusterJob) -> Above | None:
+    """The limit that the job exceeds since it was lowered: its nodes would refuse it.
+
+    Memory: of the nodes that are known; a job of none waits for one.
+    """
+    env = state.envs[job.env]
+    if not job.gpus:
+        return None
+    if job.gpus > env.part:
+        return "gpus", env.part
+    if (found := above_share(env, job)) is not None:
+        return found
+    if job.memory_bytes is None or env.memory_bytes is None:
+        return None
+    counts = [min(env.part, node.gpus) for node in state.nodes.values() if node.gpus]
+    most_bytes = env.memory_bytes // min(counts, default=1)
+    return ("memory_bytes", most_bytes) if job.memory_bytes > most_bytes else None
 
 
 def most_bytes(gpus: Sequence[NodeGpu], env: ClusterEnv) -> int:

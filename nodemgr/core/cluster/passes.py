@@ -14,6 +14,8 @@ Must not know: a GPU, a node's own queue.
 - The GPUs of an environment's assignments and of its interactive tasks never exceed its total by an
   assignment. A job that does not fit the total lets others pass.
 - On each node an environment gets at most its part of one node, which the node would hold back.
+- A job that needs more than its environment's quota, which was lowered since, waits until it is
+  raised again: its nodes would refuse it.
 - A head whose store is a copy gives no job (answers.py), nor one that is being restored.
 - A latency-sensitive job that fits nowhere goes to a node where it fits with what best-effort jobs
   hold: the node has them yield.
@@ -122,7 +124,7 @@ class ClusterPass:
     def room_in_total(self, job: ClusterJob) -> bool:
         """Of a job that shares GPUs each node decides (room_on_node)."""
         env = self.draft.envs.get(job.env)
-        if env is None:
+        if env is None or gpu_shares.above_share(env, job) is not None:
             return False
         if job.shares:
             self._begin_shares()
@@ -154,8 +156,12 @@ class ClusterPass:
             env = self.draft.envs[job.env]
             if self.total(job.env) + self.more_gpus(job, room) > env.gpus:
                 return False
+            asked = self.want(job)
             if room.shares is not None:
-                return room.shares.could_hold(self.want(job))
+                return room.shares.could_hold(asked)
+            named_bytes = job.memory_bytes or 0
+            if named_bytes > asked.grant_bytes(named_bytes, room.node.gpus):
+                return False
         most = self.draft.envs[job.env].per_node
         used = room.used.get(job.env, 0) + room.promised.get(job.env, 0)
         return most is None or used + job.gpus <= most

@@ -257,7 +257,7 @@ def needed(draft: ClusterDraft, config: PoolConfig) -> int:
     used: dict[str, int] = {}
     for job in waiting:
         env, limit = draft.envs.get(job.env), limit_ns(job)
-        if env is None or job.gpus > min(config.gpus, env.part):
+        if env is None or job.gpus > config.gpus or gpu_shares.above_quota(draft, job) is not None:
             continue
         counted = 0 if job.assigned is not None else job.gpus
         if going.total(job.env) + used.get(job.env, 0) + counted > env.gpus:

@@ -318,8 +318,8 @@ class ClusterDraft(ClusterState):
 
 def _group(job: ClusterJob) -> str:
     """Jobs of one group ask for the same: what one of them does not get, no later one gets."""
-    same = f"{job.task_class}/{job.env}/{job.user}/{job.gpus}/{job.time_limit_ms}/{job.avoids}"
-    return f"{same}/{job.compute_percent}/{job.memory_bytes}" if job.shares else same
+    need = f"{job.task_class}/{job.gpus}/{job.time_limit_ms}/{job.compute_percent}"
+    return f"{job.env}/{job.user}/{job.avoids}/{need}/{job.memory_bytes}"
 
 
 def line_of(job: ClusterJob) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -15,11 +16,11 @@ from nodemgr.core.cluster import events, gpu_shares
 from nodemgr.core.cluster.entities import ClusterJob, ClusterStage, GivenJob, NodeGpu
 from nodemgr.core.cluster.gpu_shares import used_of
 from nodemgr.core.cluster.messages import Assign
-from nodemgr.core.model.entities import TaskClass
+from nodemgr.core.model.entities import JobState, TaskClass
 from nodemgr.edge.member import node_summary
-from nodemgr.head import node_words
-from tests.core.cluster.test_passes import Head
-from tests.core.cluster.world import ENV_BYTES, PlainNode
+from nodemgr.head import node_words, rows
+from tests.core.cluster.test_passes import EACH_CLASS, Head
+from tests.core.cluster.world import ENV_BYTES, PlainNode, quota_of
 from tests.core.world import Node
 from tests.support.examples import examples
 
@@ -40,7 +41,8 @@ def gpu(percent: int = 0, best_effort: int = 0, **more: Any) -> NodeGpu:
 def site(quota: str = PART, total: int = 100, **nodes: list[NodeGpu]) -> Head:
     head = Head(**{name: len(gpus) for name, gpus in nodes.items()})
     for env in ("a", "b"):
-        head.happens(events.SetEnv(env, total, 1 if quota == PART else 4, quota))
+        each_class = json.dumps(json.loads(quota) | json.loads(EACH_CLASS))
+        head.happens(events.SetEnv(env, total, 1 if quota == PART else 4, each_class))
     for name, gpus in nodes.items():
         head.said[name] = tuple(gpus)
         head.others[name] = (("", sum(bool(one.tasks) for one in gpus)),)
@@ -226,7 +228,7 @@ def test_a_pass_with_shares_does_what_a_plain_one_does(seed: int) -> None:
     head = Head(**{name: node.gpus() for name, node in nodes.items()})
     totals = {env: dice.choice((1, 3, 8)) for env in "ab"}
     for env, total in totals.items():
-        head.happens(events.SetEnv(env, total, quota=f'{{"memory_bytes":{ENV_BYTES[env]}}}'))
+        head.happens(events.SetEnv(env, total, quota=quota_of(env)))
         for node in nodes.values():
             node.quotas[env] = (total, ENV_BYTES[env])
     for name, node in nodes.items():
@@ -367,3 +369,68 @@ def test_a_share_goes_to_no_gpu_that_a_program_of_its_node_waits_for() -> None:
     node.cancels("c", 2)
     assert said(node)[0].numbers == (9,)
     assert said(node)[0].is_plain == before[0].is_plain
+
+
+# -- a quota that was lowered --
+
+
+def lowered(head: Head, quota: str, per_node: int | None = None) -> None:
+    head.happens(events.SetEnv("a", 100, per_node, quota))
+
+
+NEEDS = ClusterJob("", "a", "ann", 2, task_class=FIRST, compute_percent=50, memory_bytes=4 << 30)
+
+
+@pytest.mark.parametrize(
+    ("per_node", "quota", "line"),
+    [
+        (1, "", "needs 2 GPUs on one node, but a may have at most 1 now: .* --per-node"),
+        (2, '"task_class":"normal"', "needs class latency-sensitive, .* at most normal now: "),
+        (2, '"compute_percent":30', "needs 50% of each GPU, .* at most 30% now: .* --compute"),
+        (2, '"memory_bytes":6442450944', "needs 4 GiB on each GPU, .* at most 3 GiB now: "),
+    ],
+)
+@pytest.mark.parametrize("reports_shares", [True, False])
+def test_a_job_above_a_quota_that_was_lowered_waits_until_it_is_raised(
+    per_node: int, quota: str, line: str, *, reports_shares: bool
+) -> None:
+    """No node is asked: each would refuse it, and it would fail."""
+    head = Head(gn1=2, gn2=2)
+    for name in ("gn1", "gn2") if reports_shares else ():
+        head.said[name] = (NodeGpu(8 << 30, 8 << 30),) * 2
+        head.reports(name)
+    head.happens(events.Submit((NEEDS,)))
+    lowered(head, json.dumps(json.loads(EACH_CLASS) | json.loads(f"{{{quota}}}")), per_node)
+    head.passes()
+    assert head.node_of("c1") is None
+    assert re.search(line, rows.why(head.state, head.state.jobs["c1"], None))
+    beside = head.submits(1)
+    head.passes()
+    assert head.node_of(beside) is not None
+    head.ends(beside)
+    lowered(head, EACH_CLASS)
+    head.passes()
+    assert head.node_of("c1") is not None
+
+
+def test_a_job_whose_node_heard_of_the_lower_quota_first_waits_too() -> None:
+    head = Head(gn1=2)
+    head.happens(events.Submit((NEEDS,)))
+    head.passes()
+    lowered(head, "{}")
+    refusal = {"over": True, "is_refusal": True, "state": JobState.WITHDRAWN}
+    head.reports("gn1", head.answer("c1", **refusal))
+    assert (head.stage("c1"), head.state.jobs["c1"].avoids) == (ClusterStage.QUEUED, ())
+    lowered(head, EACH_CLASS)
+    head.passes()
+    assert head.node_of("c1") == "gn1"
+
+
+def test_a_whole_gpu_above_the_share_of_a_quota_holds_no_plain_job_up() -> None:
+    """Both stand on a GPU alone; they are of two groups of the queue."""
+    head = Head(gn1=2)
+    above = share(head, 100)
+    plain = share(head, None)
+    lowered(head, '{"compute_percent":50}')
+    head.passes()
+    assert [head.node_of(above), head.node_of(plain)] == [None, "gn1"]

@@ -20,6 +20,7 @@ from tests.support.examples import examples
 
 S = 1_000_000_000
 HOUR_MS = 3_600_000
+EACH_CLASS = '{"task_class":"latency-sensitive"}'
 
 
 class Head:
@@ -34,7 +35,7 @@ class Head:
         """By node that reports them, its GPUs."""
         self.ended: dict[str, EndedJob] = {}
         for env in ("a", "b"):
-            self.happens(events.SetEnv(env, total))
+            self.happens(events.SetEnv(env, total, quota=EACH_CLASS))
         for name in nodes:
             self.happens(events.AddNode(name))
             self.syncs(name)

@@ -78,6 +78,11 @@ ENV_BYTES = {"a": 12, "b": 24}
 """By environment, its memory on one node."""
 
 
+def quota_of(env: str) -> str:
+    """With each class."""
+    return json.dumps({"memory_bytes": ENV_BYTES[env], "task_class": "latency-sensitive"})
+
+
 class Held(NamedTuple):
     """A task on some GPUs."""
 
@@ -472,7 +477,7 @@ class Cluster:
 
     def set_env(self, env: str, total: int) -> None:
         """Each node has the quota at once."""
-        self.happens(events.SetEnv(env, total, quota=f'{{"memory_bytes":{ENV_BYTES[env]}}}'))
+        self.happens(events.SetEnv(env, total, quota=quota_of(env)))
         row = self.state.envs.get(env)
         for link in self.links.values():
             if isinstance(link.node, PlainNode) and row is not None:
