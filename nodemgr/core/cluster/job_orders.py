@@ -21,6 +21,7 @@ from nodemgr.core.cluster.entities import (
     StageEvent,
 )
 from nodemgr.core.cluster.state import ClusterDraft, ClusterState, line_of
+from nodemgr.core.model import array_rows
 from nodemgr.core.model.values import replace
 
 OUTSIDE = frozenset((ClusterStage.HELD, ClusterStage.DEPENDENCY))
@@ -180,11 +181,9 @@ def to_front(draft: ClusterDraft, event: events.ToFront) -> None:
 def ended(draft: ClusterDraft, over: EndedJob) -> None:
     """Jobs that wait for it, or for its array, go on, or wait in vain and are withdrawn."""
     job = over.job
-    names = {job.job_id, job.array}
     is_done = job.stage is ClusterStage.DONE
-    for name in sorted(names):
-        if is_done and draft.living(name):
-            continue  # others of the array are left
+    others_left = is_done and bool(draft.living(job.array))
+    for name in array_rows.over_with(job, draft.awaited, others_left=others_left):
         for waiting in [draft.jobs[one] for one in draft.awaited.members(name)]:
             if not is_done:
                 why = f"{over.job.job_id} {_HOW[job.stage]}, and it waited for {name}"

@@ -28,7 +28,7 @@ from nodemgr.core.cluster.entities import (
 )
 from nodemgr.core.cluster.events import Acknowledge
 from nodemgr.core.cluster.pilots import Pilot, PoolEffect, PoolMemory
-from nodemgr.core.model import array_rows, job_ids
+from nodemgr.core.model import array_rows
 from nodemgr.core.model.entities import CLASS_ORDER, Config
 from nodemgr.core.model.transitions import checked
 from nodemgr.core.model.values import replace
@@ -103,16 +103,9 @@ class ClusterState:
         """The jobs of each environment, with those that wait as one row."""
 
     def living(self, name: str) -> list[ClusterJob]:
-        """The job of that name, or an array's rows, that have not ended; in their order.
-
-        An element that waits within a row is as it would be in one of its own.
-        """
+        """The job of that name, or an array's rows, that have not ended; in their order."""
         rows = [self.jobs[one] for one in self.elements.members(name)]
-        if rows:
-            return sorted(rows, key=array_rows.order)
-        row = self.jobs.get(job_ids.array_of(name) or "")
-        one = self.jobs.get(name) or array_rows.within(row, name)
-        return [] if one is None else [one]
+        return array_rows.living(name, rows, self.jobs)
 
     def rows(self) -> Iterator[StoredRow]:
         """The rows that the store should hold."""

@@ -36,17 +36,10 @@ WAITING = HELD_OR_DEPENDENT | {JobState.QUEUED}
 
 
 def living(state: State | Draft, name: str) -> list[Job]:
-    """The job of that name, or an array's rows, that have not ended; in their order.
-
-    An element that waits within a row is as it would be in one of its own.
-    """
     members = (
         state.elements.members(name) if isinstance(state, Draft) else state.elements.get(name, ())
     )
-    rows = [state.jobs[job_id] for job_id in members]
-    row = state.jobs.get(job_ids.array_of(name) or "")
-    one = state.jobs.get(name) or array_rows.within(row, name)
-    return sorted(rows, key=array_rows.order) or ([] if one is None else [one])
+    return array_rows.living(name, [state.jobs[job_id] for job_id in members], state.jobs)
 
 
 def objection(state: State | Draft, event: JobAction) -> str | None:

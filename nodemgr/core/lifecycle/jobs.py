@@ -570,7 +570,10 @@ def finish(draft: Draft, job: Job, event: JobEvent, state: JobState, why: str) -
     doomed = {job.job_id}
     for over, cause, how, reason in ending:  # it grows
         _leave(draft, over, cause, how, reason)
-        for awaited in _over_with(draft, over, how):
+        array = job_ids.array_of(over.job_id) or over.job_id
+        others_left = how is JobState.DONE and bool(draft.elements.count(array))
+        elements = draft.awaited.members(array)
+        for awaited in array_rows.over_with(over, elements, others_left=others_left):
             waiters = [draft.jobs[name] for name in draft.dependents.members(awaited)]
             for each in sorted(waiters, key=array_rows.order):
                 waiter = draft.jobs.get(each.job_id)
@@ -582,21 +585,6 @@ def finish(draft: Draft, job: Job, event: JobEvent, state: JobState, why: str) -
                     doomed.add(waiter.job_id)
                     vain = reasons.in_vain(over.job_id, how)
                     ending.append((waiter, JobEvent.DEPENDENCY_FAILED, JobState.WITHDRAWN, vain))
-
-
-def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
-    """The names by which dependents waited for the job that has ended.
-
-    They are its own, and its array's if no other element is to be waited for. With the row of an
-    array all that waited in it have ended.
-    """
-    if job.indices:
-        named = list(draft.awaited.members(job.job_id))
-        return [job.job_id, *(name for name in named if array_rows.element(job, name) is not None)]
-    array = job_ids.array_of(job.job_id)
-    if array is None or (how is JobState.DONE and draft.elements.count(array)):
-        return [job.job_id]
-    return [job.job_id, array]
 
 
 def _leave(draft: Draft, job: Job, event: JobEvent, state: JobState, why: str) -> None:

@@ -10,7 +10,7 @@ Must not know: queues, the order in which elements start (that of their indices)
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Protocol, TypeVar
 
@@ -113,6 +113,29 @@ def within(row: R | None, job_id: str) -> R | None:
     if row is None or not row.indices:
         return None
     return row if job_id == waiting(row) else element(row, job_id)
+
+
+def living(name: str, elements: Iterable[R], jobs: Mapping[str, R]) -> list[R]:
+    """The job of that name, or an array's rows (`elements`), that have not ended; in their order.
+
+    An element that waits within a row is as it would be in one of its own.
+    """
+    if rows := sorted(elements, key=order):
+        return rows
+    one = jobs.get(name) or within(jobs.get(job_ids.array_of(name) or ""), name)
+    return [] if one is None else [one]
+
+
+def over_with(job: ArrayRow, awaited: Iterable[str], *, others_left: bool) -> list[str]:
+    """The names by which dependents waited for a job that has ended.
+
+    They are its own, and its array's if no other element is to be waited for. With the row of an
+    array all that waited in it have ended. `awaited`: the array's elements with dependents.
+    """
+    if job.indices:
+        return [job.job_id, *[name for name in awaited if element(job, name) is not None]]
+    array = job_ids.array_of(job.job_id)
+    return [job.job_id] if array is None or others_left else [job.job_id, array]
 
 
 def split(row: R, job_id: str) -> tuple[R, R | None]:

@@ -90,6 +90,16 @@ def test_a_job_that_waits_in_vain_is_withdrawn_and_those_behind_it() -> None:
     assert head.ended[third].why == "c2 was withdrawn, and it waited for c2"
 
 
+def test_with_an_array_end_jobs_that_waited_for_one_of_its_elements() -> None:
+    """The element had no row of its own."""
+    head = Orders(gn1=1)
+    array, beside = head.enters(indices=((0, 4),)), head.enters()
+    waits = head.enters(after=(f"{array}.3",))
+    head.happens(events.Withdraw(array))
+    assert head.there() == {beside: "queued"}
+    assert head.ended[waits].why == "c1 was withdrawn, and it waited for c1.3"
+
+
 def test_a_held_job_that_no_longer_waits_for_others_stays_held() -> None:
     head = Orders(gn1=1)
     first = head.enters()
