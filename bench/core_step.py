@@ -71,11 +71,9 @@ def acquire(pid: int, env: str, token: str = "") -> Acquire:
         caller(pid, env),
         f"a{pid}",
         token or f"token{pid}",
+        RunSpec("python train.py", 1, None, None),
         1,
         None,
-        1,
-        None,
-        "python train.py",
         WALL,
     )
 

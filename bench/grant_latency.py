@@ -26,7 +26,7 @@ from pathlib import Path
 from arguments import parse
 from node import Client, Node, against_target, finish, table
 from nodemgr.core.manager import Draft, step
-from nodemgr.core.model.entities import Config, Gpu, Quota, Transport
+from nodemgr.core.model.entities import Config, Gpu, Quota, RunSpec, Transport
 from nodemgr.core.model.events import (
     Acquire,
     Caller,
@@ -76,16 +76,16 @@ def grants_batch(directory: Path) -> CommitBatch:
     )
     gpu = Gpu("GPU-e6d2d1db-1c11-fa9e-1064-18565ac54c9b", 0, "Simulated GPU", 80 * 2**30)
     wall_ns = clock.wall_ns()
-    acquire = Acquire(caller, "1", "ab" * 16, 1, None, 1, None, "python train.py", wall_ns)
+    acquire = Acquire(
+        caller, "1", "ab" * 16, RunSpec("python train.py", 1, None, None), 1, None, wall_ns
+    )
     other = Acquire(
         Caller(2, "alice", "unix:2:2", Transport.UNIX, 2, "root"),
         "2",
         "cd" * 16,
+        RunSpec("x", 1, None, None),
         1,
         None,
-        1,
-        None,
-        "x",
         wall_ns,
     )
     before = (GpusChanged((gpu,), wall_ns), SetQuota("alice", Quota(1), "", wall_ns), other)

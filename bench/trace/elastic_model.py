@@ -227,8 +227,8 @@ class ElasticModel(CoreModel):
             caller, wall_ns = _leader(number), self._wall_ns()
             self._step(
                 Acquire(
-                    caller, "a", task.token, least, None, 1, None, "train", wall_ns,
-                    gpu_range=gpu_range,
+                    caller, "a", task.token,
+                    RunSpec("train", least, None, None, gpu_range=gpu_range), 1, None, wall_ns,
                 )
             )  # fmt: skip
 

@@ -107,14 +107,14 @@ def first_waits_rightly(draft: Draft) -> None:
     waiting = (request for request, _ in draft.waiting())
     request = next((each for each in waiting if passes.takes_part(draft, each)), None)
     if (
-        request is None or not request.gpus or passes.away(draft, request)
+        request is None or not request.run.gpus or passes.away(draft, request)
     ):  # one that is away keeps its GPUs
         return
     if waits_for_host(draft, request):
         return
     result = placement.judge(draft, request, {}, {})
     assert not isinstance(result.answer, Choice), f"{request} could be served"
-    if request.task_class is TaskClass.LATENCY_SENSITIVE and result.answer is Shortage.NODE:
+    if request.run.task_class is TaskClass.LATENCY_SENSITIVE and result.answer is Shortage.NODE:
         left = victims.victims(
             draft, result.ask, result.rows, lambda task: made_to_go.can_go(draft, task)
         )
@@ -123,9 +123,9 @@ def first_waits_rightly(draft: Draft) -> None:
 
 def waits_for_host(draft: Draft, request: Request, line: str = "") -> bool:
     """It lacks CPUs or host memory, or another job does that comes first."""
-    if not host_use.needs(request):
+    if not host_use.needs(request.run):
         return False
-    is_short = host_use.short_of(draft, request.env, request) is not None
+    is_short = host_use.short_of(draft, request.env, request.run) is not None
     return is_short or "waits for CPUs or host memory" in line
 
 
@@ -134,7 +134,7 @@ def best_effort_cannot_grow(draft: Draft) -> None:
     earlier = [
         row
         for row in draft.requests.values()
-        if row.task_class is not TaskClass.BEST_EFFORT and row.gpus
+        if row.run.task_class is not TaskClass.BEST_EFFORT and row.run.gpus
     ]
     for task in [draft.tasks[task_id] for task_id in draft.shrunk]:
         free = min(compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus)
@@ -143,7 +143,7 @@ def best_effort_cannot_grow(draft: Draft) -> None:
 
 def has_free_gpus(draft: Draft, request: Request) -> bool:
     """Whether so many GPUs are free and usable, within the quota of its environment."""
-    if request.resumes or not request.gpus or not passes.takes_part(draft, request):
+    if request.resumes or not request.run.gpus or not passes.takes_part(draft, request):
         return False
     avoided = placement.avoided(draft, request)
     quota, room_bytes = draft.envs[request.env].quota, accounting.quota_room(draft, request.env)
@@ -155,12 +155,12 @@ def has_free_gpus(draft: Draft, request: Request) -> bool:
         and not draft.gpu_tasks.members(gpu.uuid)
         and not draft.charged.get(gpu.uuid)
         and not draft.unbooked.get(gpu.uuid)
-        and (request.memory_bytes or 0) <= accounting.full_grant(quota, gpu)
+        and (request.run.memory_bytes or 0) <= accounting.full_grant(quota, gpu)
     ]
     left = quota.gpus - len(accounting.used_gpus(draft, request.env))
-    least_bytes = sum(sorted(free)[: request.gpus])
+    least_bytes = sum(sorted(free)[: request.run.gpus])
     within = room_bytes is None or least_bytes <= room_bytes
-    return within and request.gpus <= min(left, len(free)) and not passes.away(draft, request)
+    return within and request.run.gpus <= min(left, len(free)) and not passes.away(draft, request)
 
 
 class Line:
@@ -215,7 +215,7 @@ class Line:
     def _is_too_small(self, uuid: str) -> bool:
         """An idle GPU of which the request can have no grant."""
         gpu, quota = self.draft.gpus[uuid], self.draft.envs[self.request.env].quota
-        need_bytes = max(accounting.full_grant(quota, gpu), self.request.memory_bytes or 0)
+        need_bytes = max(accounting.full_grant(quota, gpu), self.request.run.memory_bytes or 0)
         return need_bytes > accounting.gpu_room(self.draft, gpu)
 
 

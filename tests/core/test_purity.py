@@ -9,7 +9,7 @@ from pathlib import Path
 import nodemgr.core
 from nodemgr.core.manager import RULES, step
 from nodemgr.core.model import events
-from nodemgr.core.model.entities import FailureKind, Offence, QueueRow, Quota, Word
+from nodemgr.core.model.entities import FailureKind, Offence, QueueRow, Quota, RunSpec, Word
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import DECLARED, Groups, Table
 from tests.core.undone import picture
@@ -96,7 +96,7 @@ def test_a_discarded_step_leaves_the_state_as_it_was() -> None:
     before = picture(node.state)
     caller = node.caller("alice", 40)
     tried: tuple[events.Event, ...] = (
-        events.Acquire(caller, "a", "token", 1, None, 1, None, "python", WALL),
+        events.Acquire(caller, "a", "token", RunSpec("python", 1, None, None), 1, None, WALL),
         events.ElasticWord(node.caller("alice", 10), "w", Word.LEFT, "GPU-0", WALL),
         events.Cancel(node.caller("carol", 30), "a30", WALL),
         events.Rejoin(node.caller("bob", 20), "j", "job", "t3", 0, 2, WALL),

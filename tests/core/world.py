@@ -348,28 +348,31 @@ class Node:
             f"GPU-{index}": self.unkept_bytes((env, f"GPU-{index}"), size * GIB)
             for index, size in (used_gib or {}).items()
         }
-        memory_bytes = None if gib is None else gib * GIB
         return self.happens(
             events.Acquire(
                 caller,
                 rid or f"a{pid}",
                 token or f"token{pid}",
-                gpus,
-                memory_bytes,
+                RunSpec(
+                    "python train.py",
+                    gpus or 0,
+                    None if gib is None else gib * GIB,
+                    None,
+                    deadline_ms=deadline_ms,
+                    expected_ms=expected_ms,
+                    gpu_range=None if most is None else GpuRange(most, elastic),
+                    memory_most_bytes=None if most_gib is None else most_gib * GIB,
+                ),
                 world,
                 wait_ms,
-                "python train.py",
                 self.wall_ns,
                 used,
+                gpus is None,
                 task_class,
                 percent,
-                deadline_ms,
                 gated,
-                None if most is None else GpuRange(most, elastic),
                 None if worker is None else f"GPU-{worker}",
-                None if most_gib is None else most_gib * GIB,
                 starts,
-                expected_ms,
             )
         )
 

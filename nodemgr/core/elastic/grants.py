@@ -189,10 +189,10 @@ def _claim(
 def _growth(draft: Draft, request: Request, uuid: Uuid, figures: Figures) -> int:
     """The bytes by which its env's grant in use would grow for the request."""
     grant = draft.grants[request.env, uuid]
-    if not grant.most_bytes and request.memory_most_bytes is None:
+    if not grant.most_bytes and request.run.memory_most_bytes is None:
         return 0
     wanted_bytes = elastic_grants.wanted(
-        draft, grant, request.memory_bytes or 0, request.memory_most_bytes, figures
+        draft, grant, request.run.memory_bytes or 0, request.run.memory_most_bytes, figures
     )
     return max(0, wanted_bytes - grant.memory_bytes)
 

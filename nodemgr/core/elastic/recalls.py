@@ -119,7 +119,7 @@ def waiting(draft: Draft) -> list[Request]:
     counted = [
         request
         for request in found
-        if request.gpus and request.resumes is None and passes.takes_part(draft, request)
+        if request.run.gpus and request.resumes is None and passes.takes_part(draft, request)
     ]
     return [
         request
@@ -243,8 +243,8 @@ def _without(
         row = row._replace(free_percent=WHOLE_PERCENT)
     if env not in leaving:
         return row, 0
-    quota, gpu = draft.envs[env].quota, draft.gpus[row.uuid]
-    need_bytes = accounting.least_of(quota, gpu, request.memory_bytes, request.memory_most_bytes)
+    quota, gpu, run = draft.envs[env].quota, draft.gpus[row.uuid], request.run
+    need_bytes = accounting.least_of(quota, gpu, run.memory_bytes, run.memory_most_bytes)
     return row._replace(need_bytes=need_bytes, has_free=True), freed[env]
 
 

@@ -18,7 +18,7 @@ def refused(draft: Draft, event: Acquire, task: Task | None) -> str | None:
     """Why the process cannot ask so; `task`: the one that it belongs to. None: it can."""
     lease = None if task is None else elastic_leases.of_task(draft, task.task_id)
     is_elastic = lease is not None or (
-        task is None and event.gpu_range is not None and event.gpu_range.is_elastic
+        task is None and event.run.gpu_range is not None and event.run.gpu_range.is_elastic
     )
     if is_elastic and event.caller.transport is Transport.UDP:
         return stated(
@@ -49,7 +49,7 @@ def joins(draft: Draft, event: Acquire, task: Task) -> None:
     if event.worker_gpu is not None:
         bound = WorkerBinding(process, event.worker_gpu)
         draft.put_elastic(replace(lease, workers=(*lease.workers, bound)))
-    elif event.gpu_range is not None and event.gpu_range.is_elastic:
+    elif event.run.gpu_range is not None and event.run.gpu_range.is_elastic:
         draft.put_elastic(replace(lease, leader=process))
 
 

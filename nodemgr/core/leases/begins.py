@@ -58,14 +58,14 @@ def begin(draft: Draft, request: Request, choice: Choice, figures: Figures) -> T
 
     The request's own row, if it has one, is the caller's to drop. Adds new grants to `figures`.
     """
-    is_job = request.job_id is not None
+    run, is_job = request.run, request.job_id is not None
     fresh, reused = (
         tuple([gpu.uuid for gpu in choice.fresh]),
         tuple([gpu.uuid for gpu in choice.reused]),
     )
     percent, expected_ms, steps = _expected(draft, request, choice)
     granted_percent = percent
-    if percent is not None and request.task_class is TaskClass.LATENCY_SENSITIVE:
+    if percent is not None and run.task_class is TaskClass.LATENCY_SENSITIVE:
         granted_percent = max(percent, _needed_for_deadline(draft, request, choice))
         take_compute(draft, granted_percent, [*fresh, *reused])
     over_unix = Transport.UNIX in [asker.transport for asker in request.askers]
@@ -78,24 +78,24 @@ def begin(draft: Draft, request: Request, choice: Choice, figures: Figures) -> T
         ),
         fresh=fresh,
         state=checked(TASK_TRANSITIONS, None, TaskEvent.GRANT, TaskState.RUNNING),
-        command=request.command,
+        command=run.command,
         since_ns=draft.now_ns,
         since_wall_ns=draft.wall_ns,
         processes=tuple([asker.process for asker in request.askers]),
-        memory_bytes=request.memory_bytes,
-        kept_bytes=(request.memory_bytes or 0) if over_unix or is_job else 0,
+        memory_bytes=run.memory_bytes,
+        kept_bytes=(run.memory_bytes or 0) if over_unix or is_job else 0,
         world=request.world,
         job_id=request.job_id,
-        time_limit_ms=request.time_limit_ms,
+        time_limit_ms=run.time_limit_ms,
         expected_ms=expected_ms,
         expected_steps=steps,
-        task_class=request.task_class,
+        task_class=run.task_class,
         compute_percent=percent,
         granted_percent=granted_percent,
-        deadline_ms=request.deadline_ms,
-        memory_most_bytes=request.memory_most_bytes,
+        deadline_ms=run.deadline_ms,
+        memory_most_bytes=run.memory_most_bytes,
     )
-    if request.gpu_range is not None and request.gpu_range.is_elastic:
+    if run.gpu_range is not None and run.gpu_range.is_elastic:
         draft.put_task(task)  # its grants may have a range too, and count the GPUs to come
         _begin_elastic(draft, task, request)
     given_bytes = hold_all(draft, task, figures)
@@ -131,10 +131,11 @@ def chosen_line(draft: Draft, task: Task) -> str:
 
 def _begin_elastic(draft: Draft, task: Task, request: Request) -> None:
     """The lease grows and shrinks from now on. A job's leader is known when it asks."""
-    assert request.gpu_range is not None
+    run = request.run
+    assert run.gpu_range is not None
     leader = request.askers[0].process if request.askers else ""
-    most = max(request.gpu_range.most, request.gpus)
-    draft.put_elastic(ElasticLease(task.task_id, request.gpus, most, task.gpus, leader))
+    most = max(run.gpu_range.most, run.gpus)
+    draft.put_elastic(ElasticLease(task.task_id, run.gpus, most, task.gpus, leader))
     draft.wake_scheduler()  # idle GPUs are counted from now on
 
 
@@ -142,18 +143,19 @@ def _expected(
     draft: Draft, request: Request, choice: Choice
 ) -> tuple[int | None, int | None, int | None]:
     """(share, expected time, expected steps), by the forecast for the chosen GPUs' models."""
-    percent, expected_ms = request.compute_percent, request.expected_ms
+    run = request.run
+    percent, expected_ms = run.compute_percent, run.expected_ms
     row = _forecast(draft, request, choice)
     if row is None:
         return percent, expected_ms, None
-    if percent is not None and request.gpus == 1 and row.share_percent is not None:
+    if percent is not None and run.gpus == 1 and row.share_percent is not None:
         percent = row.share_percent
     return percent, expected_ms if row.expected_ms is None else row.expected_ms, row.steps
 
 
 def _forecast(draft: Draft, request: Request, choice: Choice) -> PredictedRun | None:
     """On the chosen GPUs, if they are of one model that has a forecast."""
-    if not request.predicted:
+    if not request.run.predicted:
         return None
     names = {draft.gpus[gpu.uuid].name for gpu in choice.fresh + choice.reused}
     return request.predicted_on(names.pop()) if len(names) == 1 else None
@@ -164,15 +166,15 @@ def _needed_for_deadline(draft: Draft, request: Request, choice: Choice) -> int:
 
     The pace is taken to follow the share. Steps correct it (sharing/progress.py).
     """
-    row = _forecast(draft, request, choice)
-    if row is None or row.most_ms is None or not request.deadline_ms:
+    row, deadline_ms = _forecast(draft, request, choice), request.run.deadline_ms
+    if row is None or row.most_ms is None or not deadline_ms:
         return 0
     available = [
         compute.free_percent(draft, gpu.uuid, plain=False)
         + compute.best_effort_percent(draft, gpu.uuid)
         for gpu in choice.fresh + choice.reused
     ]
-    return min(-(-row.most_ms * WHOLE_PERCENT // request.deadline_ms), WHOLE_PERCENT, *available)
+    return min(-(-row.most_ms * WHOLE_PERCENT // deadline_ms), WHOLE_PERCENT, *available)
 
 
 def take_compute(draft: Draft, percent: int, uuids: Iterable[Uuid]) -> None:

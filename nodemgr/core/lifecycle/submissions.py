@@ -218,10 +218,8 @@ def _beyond_quota(draft: Draft, submission: Submission) -> Refusal | None:
         submission.env,
         quota,
         _gpus(draft, submission),
-        submission.run.memory_bytes,
+        submission.run,
         explicit=not submission.is_default,
-        gpu_range=submission.run.gpu_range,
-        memory_most_bytes=submission.run.memory_most_bytes,
     ) or admission.refused_share(
         submission.env, quota, submission.task_class, submission.compute_percent
     )

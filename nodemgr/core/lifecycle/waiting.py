@@ -24,14 +24,14 @@ def entered(draft: Draft, request: Request, asker: Asker) -> None:
             {
                 "env": request.env,
                 "task": request.request_id,
-                "gpus_wanted": request.gpus,
-                "memory_bytes": request.memory_bytes,
+                "gpus_wanted": request.run.gpus,
+                "memory_bytes": request.run.memory_bytes,
                 "priority": request.priority,
                 "position": draft.positions.get(request.request_id),
                 "reason": draft.reasons.get(request.request_id),
                 "pid": asker.pid,
                 "user": asker.user,
-                "command": request.command,
+                "command": request.run.command,
             },
         )
 
@@ -90,6 +90,6 @@ def _publish_withdrawn(draft: Draft, request: Request, why: str) -> None:
             "task": request.request_id,
             "why": why,
             "waited_ns": draft.now_ns - request.since_ns,
-            "command": request.command,
+            "command": request.run.command,
         },
     )

@@ -764,110 +764,6 @@ class Asker:
 
 
 @value
-class Request:
-    """A task that waits in the queue."""
-
-    request_id: str
-    env: str
-    token: str
-    gpus: int
-    memory_bytes: int | None
-    """Per GPU, if the request names it."""
-    command: str
-    priority: str
-    sequence: int
-    since_ns: int
-    since_wall_ns: int
-    wait_ms: int | None
-    """Its timeout, from its start or from a restart of the manager; None: without limit."""
-    askers: tuple[Asker, ...]
-    """Empty for a job's request."""
-    world: int = 1
-    job_id: str | None = None
-    """The job that the request is made for."""
-    time_limit_ms: int | None = None
-    """The job's time limit."""
-    queued_ns: int = 0
-    """The time it entered its queue, on the queue's clock (State.queue_now).
-
-    It orders by age, also across restarts.
-    """
-    place: str = ""
-    """The job's place."""
-    is_default: bool = False
-    """It named no number of GPUs: `gpus` is its env's default."""
-    task_class: TaskClass = TaskClass.NORMAL
-    compute_percent: int | None = None
-    """The percent of each GPU that it asks for; None: a plain task."""
-    deadline_ms: int | None = None
-    """The time after its start in which its user wants it to end."""
-
-    expected_ms: int | None = None
-    """The time that it is expected to run; nothing ends it then."""
-    predicted: tuple[PredictedRun, ...] = ()
-    """The forecast for each GPU model of the node, if it was asked for."""
-    resumes: str | None = None
-    """The suspended task that waits for its memory on its GPUs. It may have no asker."""
-    avoids: tuple[Uuid, ...] = ()
-    """GPUs that failed under earlier attempts of the job. It gets others, as far as there are."""
-    gpu_range: GpuRange | None = None
-    """None: it wants exactly `gpus`, else at least so many."""
-    memory_most_bytes: int | None = None
-    """Per GPU: `memory_bytes` is the least of a range that ends here; None: no range."""
-    cpus: int | None = None
-    """Of a job: what it reserves; None: nothing."""
-    host_memory_bytes: int | None = None
-    size: int = 1
-    """The number of jobs that wait in it: of an array's row, its elements.
-
-    They stand one behind the other from `queued_ns` on.
-    """
-    is_assigned: bool = False
-    """The job is one that a head assigned to this node: it may have to be confirmed."""
-
-    @property
-    def planned_ms(self) -> int | None:
-        """The time that plans count with: its limit, else the expected time; None: unknown."""
-        return self.expected_ms if self.time_limit_ms is None else self.time_limit_ms
-
-    def predicted_on(self, gpu_model: str) -> PredictedRun | None:
-        """The forecast for this model."""
-        return next((row for row in self.predicted if row.gpu_model == gpu_model), None)
-
-    @property
-    def owner(self) -> str:
-        """The env: its holdings and quota decide the request.
-
-        Empty for a job without a GPU, and for a suspended task, whose GPUs are in the quota.
-        """
-        return self.env if self.gpus and self.resumes is None else ""
-
-    @property
-    def equivalence_group(self) -> str:
-        """Requests with the same key ask for the same.
-
-        If one of them does not get it, no later one does. An interactive request has a key of its
-        own, and so has an assigned job, of which some are confirmed.
-        """
-        if self.job_id is None or self.is_assigned:
-            return self.request_id
-        same = f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
-        if self.predicted or self.expected_ms is not None:
-            same = f"{same}/{self.expected_ms}/{self.predicted}"
-        if self.avoids:
-            same = f"{same}/{self.avoids}"
-        if self.gpu_range is not None:
-            same = f"{same}/{self.gpu_range}"
-        if self.memory_most_bytes is not None:
-            same = f"{same}/{self.memory_most_bytes}"
-        if self.cpus is not None or self.host_memory_bytes is not None:
-            same = f"{same}/{self.cpus}/{self.host_memory_bytes}"
-        if self.compute_percent is None:
-            return same
-        return f"{same}/{self.task_class}/{self.compute_percent}"
-
-
-@value
 class EarlySignal:
     """A signal to a job's process, so long before it is ended."""
 
@@ -911,6 +807,89 @@ class RunSpec:
     signal: EarlySignal | None = None
     is_memory_filled: bool = False
     """`memory_bytes` is that of earlier runs: lack of memory takes it away."""
+
+
+@value
+class Request:
+    """A task that waits in the queue."""
+
+    request_id: str
+    env: str
+    token: str
+    run: RunSpec
+    """Its row has the fields of the RunSpec as columns of its own (encoding.FLAT)."""
+    priority: str
+    sequence: int
+    since_ns: int
+    since_wall_ns: int
+    wait_ms: int | None
+    """Its timeout, from its start or from a restart of the manager; None: without limit."""
+    askers: tuple[Asker, ...]
+    """Empty for a job's request."""
+    world: int = 1
+    job_id: str | None = None
+    """The job that the request is made for."""
+    queued_ns: int = 0
+    """The time it entered its queue, on the queue's clock (State.queue_now).
+
+    It orders by age, also across restarts.
+    """
+    is_default: bool = False
+    """It named no number of GPUs: `run.gpus` is its env's default."""
+    resumes: str | None = None
+    """The suspended task that waits for its memory on its GPUs. It may have no asker."""
+    avoids: tuple[Uuid, ...] = ()
+    """GPUs that failed under earlier attempts of the job. It gets others, as far as there are."""
+    size: int = 1
+    """The number of jobs that wait in it: of an array's row, its elements.
+
+    They stand one behind the other from `queued_ns` on.
+    """
+    is_assigned: bool = False
+    """The job is one that a head assigned to this node: it may have to be confirmed."""
+
+    @property
+    def planned_ms(self) -> int | None:
+        """The time that plans count with: its limit, else the expected time; None: unknown."""
+        run = self.run
+        return run.expected_ms if run.time_limit_ms is None else run.time_limit_ms
+
+    def predicted_on(self, gpu_model: str) -> PredictedRun | None:
+        """The forecast for this model."""
+        return next((row for row in self.run.predicted if row.gpu_model == gpu_model), None)
+
+    @property
+    def owner(self) -> str:
+        """The env: its holdings and quota decide the request.
+
+        Empty for a job without a GPU, and for a suspended task, whose GPUs are in the quota.
+        """
+        return self.env if self.run.gpus and self.resumes is None else ""
+
+    @property
+    def equivalence_group(self) -> str:
+        """Requests with the same key ask for the same.
+
+        If one of them does not get it, no later one does. An interactive request has a key of its
+        own, and so has an assigned job, of which some are confirmed.
+        """
+        if self.job_id is None or self.is_assigned:
+            return self.request_id
+        run = self.run
+        same = f"{self.env}/{run.gpus}/{run.memory_bytes}/{run.time_limit_ms}/{run.place}"
+        if run.predicted or run.expected_ms is not None:
+            same = f"{same}/{run.expected_ms}/{run.predicted}"
+        if self.avoids:
+            same = f"{same}/{self.avoids}"
+        if run.gpu_range is not None:
+            same = f"{same}/{run.gpu_range}"
+        if run.memory_most_bytes is not None:
+            same = f"{same}/{run.memory_most_bytes}"
+        if run.cpus is not None or run.host_memory_bytes is not None:
+            same = f"{same}/{run.cpus}/{run.host_memory_bytes}"
+        if run.compute_percent is None:
+            return same
+        return f"{same}/{run.task_class}/{run.compute_percent}"
 
 
 @value

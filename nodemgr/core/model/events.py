@@ -15,7 +15,6 @@ from nodemgr.core.model.entities import (
     ConnectionId,
     FailureKind,
     Gpu,
-    GpuRange,
     HostFigures,
     Job,
     JobPayload,
@@ -56,35 +55,28 @@ class Acquire:
     caller: Caller
     rid: str
     token: str
-    gpus: int | None
-    memory_bytes: int | None
+    run: RunSpec
     world: int
     wait_ms: int | None
     """None: without limit; 0: answer at once."""
-    command: str
     wall_ns: int
     unkept_bytes: Mapping[Uuid, int] = field(default_factory=dict)
     """Bytes in use by the env's ledger now, per GPU, beyond what is kept for their tasks.
 
-    Read only with a named memory_bytes, and over UDP.
+    Read only with named memory, and over UDP.
     """
+    is_default: bool = False
+    """It names no number of GPUs: its env's default replaces `run.gpus`."""
     task_class: TaskClass | None = None
-    """None: the quota's class."""
+    """None: the quota's class. It replaces the class of `run`."""
     compute_percent: int | None = None
-    """The percent of each GPU; None: the quota's."""
-    deadline_ms: int | None = None
+    """The percent of each GPU; None: the quota's. It replaces the share of `run`."""
     gated: bool = False
     """The launches of the process pass the gate."""
-    gpu_range: GpuRange | None = None
-    """None: exactly `gpus`, else at least so many."""
     worker_gpu: Uuid | None = None
     """The process joins an elastic task for this GPU of the lease alone."""
-    memory_most_bytes: int | None = None
-    """`memory_bytes` is the least of a range that ends here; None: no range."""
     starts: bool = False
     """The process asks for the program that it becomes, which asks again at its use of CUDA."""
-    expected_ms: int | None = None
-    """The time that earlier runs of its program took; nothing ends it then."""
 
 
 @value

@@ -19,6 +19,7 @@ from nodemgr.core.model.entities import (
     ProcessKey,
     Quota,
     Request,
+    RunSpec,
     Suspension,
     Task,
     TaskState,
@@ -74,10 +75,8 @@ def acquire(draft: Draft, event: Acquire) -> None:
         caller.env,
         env.quota,
         gpus,
-        event.memory_bytes,
+        event.run,
         explicit=_is_explicit(event),
-        gpu_range=event.gpu_range,
-        memory_most_bytes=event.memory_most_bytes,
     ) or admission.refused_share(caller.env, env.quota, event.task_class, event.compute_percent)
     if request_id is not None:
         _ask_again(draft, event, draft.requests[request_id], gpus, refusal, figures)
@@ -89,12 +88,12 @@ def acquire(draft: Draft, event: Acquire) -> None:
 
 def _refused_as_elastic(draft: Draft, event: Acquire, task: Task | None) -> str | None:
     """Why the process can be no part of an elastic task; None: it can, or asks for nothing so."""
-    if event.memory_most_bytes is not None and event.caller.transport is Transport.UDP:
+    if event.run.memory_most_bytes is not None and event.caller.transport is Transport.UDP:
         return stated(
             "memory cannot grow and shrink over UDP, where each process has a fixed limit",
             "run it on the node itself, or name one size with --memory",
         )
-    is_plain = event.worker_gpu is None and event.gpu_range is None
+    is_plain = event.worker_gpu is None and event.run.gpu_range is None
     if is_plain and (task is None or not elastic_leases.any_there(draft)):
         return None
     return workers.refused(draft, event, task)
@@ -111,7 +110,7 @@ def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
             "reason": reason,
             "pid": caller.pid,
             "user": caller.user,
-            "command": event.command,
+            "command": event.run.command,
         },
     )
     if caller.process not in draft.processes and caller.process not in draft.request_of:
@@ -248,13 +247,13 @@ def _request_of(draft: Draft, event: Acquire, kin: list[ProcessKey]) -> str | No
 
 def _is_explicit(event: Acquire) -> bool:
     """Does it say how many GPUs it needs?"""
-    return event.gpus is not None or event.world > 1
+    return not event.is_default or event.world > 1
 
 
 def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
     """The `n` of docs/allocation.md before refusals; unnamed at least one per process."""
-    if event.gpus is not None:
-        return event.gpus
+    if not event.is_default:
+        return event.run.gpus
     return max(admission.default_gpus(draft, quota), event.world if event.world > 1 else 0)
 
 
@@ -266,9 +265,13 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, figures: Figures
         request_id=f"r{number}",
         env=event.caller.env,
         token=event.token,
-        gpus=gpus,
-        memory_bytes=event.memory_bytes or None,
-        command=event.command,
+        run=replace(
+            event.run,
+            gpus=gpus,
+            memory_bytes=event.run.memory_bytes or None,
+            task_class=task_class,
+            compute_percent=compute_percent,
+        ),
         priority=quota.priority,
         sequence=number,
         since_ns=draft.now_ns,
@@ -278,12 +281,6 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, figures: Figures
         world=max(1, event.world),
         queued_ns=draft.stamp(),
         is_default=not _is_explicit(event),
-        task_class=task_class,
-        compute_percent=compute_percent,
-        deadline_ms=event.deadline_ms,
-        expected_ms=event.expected_ms,
-        gpu_range=event.gpu_range,
-        memory_most_bytes=event.memory_most_bytes,
     )
     if not (draft.requests.is_used() or draft.wakes_scheduler or draft.set_aside.is_used()):
         try:
@@ -302,7 +299,7 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, figures: Figures
 def _placed(draft: Draft, request: Request, figures: Figures) -> Choice | Shortage:
     """The result of a request that no other one waits beside."""
     result = placement.judge(draft, request, {}, figures)
-    if request.gpu_range is not None and isinstance(result.answer, Choice):
+    if request.run.gpu_range is not None and isinstance(result.answer, Choice):
         return widening.widest(draft, passes.SchedulingPass(), request, result, ())
     return result.answer
 
@@ -344,12 +341,16 @@ def _ask_again(
 
 def _joined(event: Acquire, request: Request, gpus: int) -> Request:
     """The request with one more asker: the largest demand and the longest timeout of all askers."""
+    run = request.run
     return replace(
         request,
         askers=(*request.askers, _asker(event)),
-        gpus=max(request.gpus, gpus),
-        memory_bytes=max(request.memory_bytes or 0, event.memory_bytes or 0) or None,
-        memory_most_bytes=_joined_most(event, request),
+        run=replace(
+            run,
+            gpus=max(run.gpus, gpus),
+            memory_bytes=max(run.memory_bytes or 0, event.run.memory_bytes or 0) or None,
+            memory_most_bytes=_joined_most(event.run, run),
+        ),
         world=max(request.world, event.world),
         wait_ms=(
             None
@@ -359,13 +360,13 @@ def _joined(event: Acquire, request: Request, gpus: int) -> Request:
     )
 
 
-def _joined_most(event: Acquire, request: Request) -> int | None:
+def _joined_most(other: RunSpec, run: RunSpec) -> int | None:
     """The end of the joined range: the largest, if each asker that names its memory has a range."""
-    if not event.memory_bytes:
-        return request.memory_most_bytes
-    if event.memory_most_bytes is None or request.memory_most_bytes is None:
-        return event.memory_most_bytes if not request.memory_bytes else None
-    return max(event.memory_most_bytes, request.memory_most_bytes)
+    if not other.memory_bytes:
+        return run.memory_most_bytes
+    if other.memory_most_bytes is None or run.memory_most_bytes is None:
+        return other.memory_most_bytes if not run.memory_bytes else None
+    return max(other.memory_most_bytes, run.memory_most_bytes)
 
 
 def _put_off(draft: Draft, event: Acquire, request: Request) -> None:

@@ -52,8 +52,8 @@ def match(
         if scheduling_pass.started == most_starts:
             draft.wake_scheduler()
             return scheduling_pass.full
-        is_best_effort = request.task_class is TaskClass.BEST_EFFORT
-        if is_best_effort and not has_grown and request.compute_percent is not None:
+        is_best_effort = request.run.task_class is TaskClass.BEST_EFFORT
+        if is_best_effort and not has_grown and request.run.compute_percent is not None:
             has_grown = True
             _grow(draft, scheduling_pass)
         try:
@@ -86,11 +86,12 @@ def _visit(
     result = passes.consider(draft, scheduling_pass, request)
     if result is None or passes.away(draft, request):
         return result
-    if request.task_class is TaskClass.LATENCY_SENSITIVE and request.compute_percent is not None:
+    run = request.run
+    if run.task_class is TaskClass.LATENCY_SENSITIVE and run.compute_percent is not None:
         preemption.preempt(draft, request, result)
     if isinstance(result.answer, Choice):
         choice = result.answer
-        if request.gpu_range is not None and scheduling_pass.reservations is None:
+        if run.gpu_range is not None and scheduling_pass.reservations is None:
             others = recalls.waiting(draft)
             choice = widening.widest(draft, scheduling_pass, request, result, others)
         _serve(draft, scheduling_pass, request, choice)
@@ -127,7 +128,7 @@ def _grow(draft: Draft, scheduling_pass: SchedulingPass) -> None:
         {
             uuid
             for uuid, request in scheduling_pass.reserved.items()
-            if request.task_class is not TaskClass.BEST_EFFORT
+            if request.run.task_class is not TaskClass.BEST_EFFORT
         },
     ):
         scheduling_pass.known.clear()
@@ -184,4 +185,4 @@ def _may_become_free(draft: Draft, request: Request, gpu: Gpu) -> bool:
     if grant is None:
         return False
     most_bytes = max(grant.memory_bytes, accounting.full_grant(draft.envs[request.env].quota, gpu))
-    return (request.memory_bytes or 0) <= most_bytes - grant.kept_bytes
+    return (request.run.memory_bytes or 0) <= most_bytes - grant.kept_bytes

@@ -109,9 +109,9 @@ class WaitReasons:
             return Judged(WaitCause.ABOVE_QUOTA)
         if not admission.fits_node(draft, request):
             return Judged(WaitCause.ABOVE_NODE)
-        if request.gpus == 0 and cpu_jobs.limit(draft, request.env) is not None:
+        if request.run.gpus == 0 and cpu_jobs.limit(draft, request.env) is not None:
             return Judged(WaitCause.CPU_JOBS)
-        if request.gpus == 0 and host_use.needs(request):
+        if request.run.gpus == 0 and host_use.needs(request.run):
             return Judged(WaitCause.HOST)
         order = draft.order(request)
         before = self._turn(request.env)
@@ -129,8 +129,8 @@ class WaitReasons:
         return Judged(WaitCause(result.answer.value), None, reserved, result)
 
     def _lacks_host(self, request: Request) -> bool:
-        return host_use.needs(request) and (
-            host_use.short_of(self._draft, request.env, request) is not None
+        return host_use.needs(request.run) and (
+            host_use.short_of(self._draft, request.env, request.run) is not None
             or passes.delays_for_host(self._draft, self._scheduling_pass, request)
         )
 
@@ -146,7 +146,7 @@ class WaitReasons:
         if first is None or draft.order(first) >= draft.order(request):
             return None
         used = len(accounting.used_gpus(draft, request.env))
-        if used + first.gpus + request.gpus <= draft.envs[request.env].quota.gpus:
+        if used + first.run.gpus + request.run.gpus <= draft.envs[request.env].quota.gpus:
             return None
         alone = passes.result_beside(draft, self._scheduling_pass, request, {})
         return first if isinstance(alone.answer, Choice) else None
@@ -167,7 +167,7 @@ class WaitReasons:
             return reasons.of_resume(draft, request, judged.result.rows, judged.reserved)
         match judged.cause:
             case WaitCause.PLACE_DOWN:
-                return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))
+                return reasons.nowhere(request, launch_hosts.why_down(draft, request.run.place))
             case WaitCause.UNCONFIRMED:
                 head = reasons.head_of(draft.jobs[request.job_id or ""])
                 return (
@@ -179,7 +179,7 @@ class WaitReasons:
                     return reasons.short_of_host(request, bound)
                 quota = draft.envs[request.env].quota
                 share = admission.share_above_quota(quota, request)
-                if share is not None and request.compute_percent is not None:
+                if share is not None and request.run.compute_percent is not None:
                     return reasons.share_above_quota(share[1])
                 return reasons.above_quota(request, quota.gpus, admission.most_memory(draft, quota))
             case WaitCause.ABOVE_NODE:
@@ -201,7 +201,7 @@ class WaitReasons:
                 return self._shortage(request, is_last, judged)
 
     def _short_of_host(self, request: Request) -> str:
-        bound = host_use.short_of(self._draft, request.env, request)
+        bound = host_use.short_of(self._draft, request.env, request.run)
         turns = self._scheduling_pass.host_turns
         before = turns.get(request.env) or turns.get("")
         if bound is None and before is not None and before is not request:
@@ -216,7 +216,7 @@ class WaitReasons:
         assert isinstance(result.answer, Shortage)
         whose = None if result.answer is Shortage.NODE else request.env
         fewer = _fewer(draft, result) if is_last else None
-        same = (id(result), whose, request.gpus, request.memory_bytes, fewer)
+        same = (id(result), whose, request.run.gpus, request.run.memory_bytes, fewer)
         said = self._said.get(same)
         if said is None:
             text = reasons.of_shortage(

@@ -13,7 +13,7 @@ skips it. The same holds for one that needs more GPUs than are in service, until
 from __future__ import annotations
 
 from client_plugin.messages.form import stated
-from nodemgr.core.model.entities import CLASS_ORDER, DenyCode, GpuRange, Quota, Request, TaskClass
+from nodemgr.core.model.entities import CLASS_ORDER, DenyCode, Quota, Request, RunSpec, TaskClass
 from nodemgr.core.scheduler import allocator, ranges, reasons
 from nodemgr.core.state import accounting
 from nodemgr.core.state.node_state import State
@@ -35,24 +35,23 @@ def refused(
     env: str,
     quota: Quota,
     gpus: int,
-    memory_bytes: int | None,
+    run: RunSpec,
     *,
     explicit: bool,
-    gpu_range: GpuRange | None = None,
-    memory_most_bytes: int | None = None,
 ) -> Refusal | None:
-    node_gpus = len(book.gpus)
+    """The refusal of so many GPUs for `run`, in place of its own number."""
+    node_gpus, memory_bytes, range_ = len(book.gpus), run.memory_bytes, run.gpu_range
     code = allocator.refusal(gpus, quota.gpus, node_gpus, explicit=explicit)
     if code is not None:
         return code, reasons.refusal(code, env, quota.gpus, gpus, node_gpus)
-    if gpu_range is not None and (above := ranges.refused(env, quota, gpu_range, node_gpus)):
+    if range_ is not None and (above := ranges.refused(env, quota, range_, node_gpus)):
         return above
     if memory_bytes is not None and memory_bytes > (limit_bytes := most_memory(book, quota)):
         return DenyCode.MEMORY_ABOVE_LIMIT, reasons.memory_above_limit(
             env, memory_bytes, limit_bytes
         )
-    if memory_most_bytes is not None:
-        return _range_refused(book, env, quota, memory_most_bytes)
+    if run.memory_most_bytes is not None:
+        return _range_refused(book, env, quota, run.memory_most_bytes)
     return None
 
 
@@ -106,19 +105,19 @@ def most_memory(book: State, quota: Quota) -> int:
 
 def share_above_quota(quota: Quota, request: Request) -> Refusal | None:
     """The refusal of the class or share of a request that waits, by the quota as it is now."""
-    return refused_share(request.env, quota, request.task_class, request.compute_percent)
+    return refused_share(request.env, quota, request.run.task_class, request.run.compute_percent)
 
 
 def fits_quota(book: State, request: Request) -> bool:
     """Does the env's quota, as it is now, admit a request that waits?"""
-    if request.gpus == 0:
+    if request.run.gpus == 0:
         return True
     quota = book.envs[request.env].quota
-    if request.gpus > quota.gpus:
+    if request.run.gpus > quota.gpus:
         return False
-    if request.compute_percent is not None and share_above_quota(quota, request) is not None:
+    if request.run.compute_percent is not None and share_above_quota(quota, request) is not None:
         return False
-    return request.memory_bytes is None or request.memory_bytes <= most_memory(book, quota)
+    return request.run.memory_bytes is None or request.run.memory_bytes <= most_memory(book, quota)
 
 
 def fits_node(book: State, request: Request) -> bool:
@@ -126,11 +125,11 @@ def fits_node(book: State, request: Request) -> bool:
 
     Drained and lost GPUs serve none, and so do those that are smaller than its named memory.
     """
-    quota, named_bytes = book.envs[request.env].quota, request.memory_bytes or 0
+    quota, named_bytes = book.envs[request.env].quota, request.run.memory_bytes or 0
     fitting = sum(
         [
             gpu.usable and named_bytes <= accounting.full_grant(quota, gpu)
             for gpu in book.gpus.values()
         ]
     )
-    return request.gpus <= fitting
+    return request.run.gpus <= fitting

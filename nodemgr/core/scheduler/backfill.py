@@ -105,7 +105,7 @@ class ReservationTable:
     def blocked(self, request: Request, ask: Ask, rows: Sequence[Candidate]) -> None:
         """Plan a request that waits until GPUs become free."""
         start_ns = self._reserve(request, ask, rows)
-        self._reserving.setdefault(request.env, []).append((start_ns, request.gpus))
+        self._reserving.setdefault(request.env, []).append((start_ns, request.run.gpus))
 
     def _reserve(self, request: Request, ask: Ask, rows: Sequence[Candidate]) -> int:
         """The earliest start of the request, from which on its GPUs are kept."""
@@ -113,9 +113,9 @@ class ReservationTable:
         used = sum([row.used for row in rows])
         mine = [row for row in rows if row.big_enough and not (row.used and shares)]
         pools = {self._uses[row.uuid].pool for row in mine}
-        short = max(1, request.gpus - (used if shares else 0))
+        short = max(1, request.run.gpus - (used if shares else 0))
         # a share may become free, a GPU may come or be healthy again, at any moment
-        if request.compute_percent is not None or short > len(mine):
+        if request.run.compute_percent is not None or short > len(mine):
             self.close(pools, self._now_ns)
             return self._now_ns
         if not (used and shares) and is_counted(
@@ -133,7 +133,7 @@ class ReservationTable:
 
         Return whether its start is sure.
         """
-        self._wanted[request.env] += request.gpus
+        self._wanted[request.env] += request.run.gpus
         (pool,) = self._plans
         start = self._place(request, pool)
         return start is not None and start.sure
@@ -141,7 +141,7 @@ class ReservationTable:
     def _place(self, request: Request, pool: int, begin_ns: int | None = None) -> Start | None:
         limit_ns = None if request.planned_ms is None else request.planned_ms * MS
         plan = self._plans[pool]
-        start = plan.place(request.gpus, limit_ns, self._quota(request.env), begin_ns)
+        start = plan.place(request.run.gpus, limit_ns, self._quota(request.env), begin_ns)
         if start is not None:
             self._starts[request.env] = start.time
         return start
@@ -160,13 +160,13 @@ class ReservationTable:
         That one waits for the env's tasks. Returns whether its start is sure; if not, no further
         request of the env is planned.
         """
-        self._wanted[request.env] += request.gpus
+        self._wanted[request.env] += request.run.gpus
         (pool,) = self._plans
         start_ns = self._starts[request.env]
         if (
             request.job_id is not None
-            and request.memory_bytes is None
-            and request.compute_percent is None
+            and request.run.memory_bytes is None
+            and request.run.compute_percent is None
             and not request.avoids
             and (start := self._place(request, pool, start_ns)) is not None
             and start.sure
@@ -260,7 +260,7 @@ class ReservationTable:
         is not in its way. A request that waits for its own env keeps no GPU from others: a later
         one that ends a second late would cost it its place.
         """
-        limit_ms = request.time_limit_ms
+        limit_ms = request.run.time_limit_ms
         over_ns = None if limit_ms is None else self._now_ns + (limit_ms + END_GRACE_MS) * MS
         wanted = self._wanted[request.env] + sum(
             gpus
@@ -268,9 +268,8 @@ class ReservationTable:
             if over_ns is None or start_ns < over_ns
         )
         used = len(accounting.used_gpus(self._draft, request.env)) if wanted else 0
-        return (
-            not wanted or used + wanted + request.gpus <= self._draft.envs[request.env].quota.gpus
-        )
+        quota = self._draft.envs[request.env].quota
+        return not wanted or used + wanted + request.run.gpus <= quota.gpus
 
     def _preference(self, request: Request) -> Callable[[Gpu], tuple[float, ...]]:
         """The sort key of the request's placement policy: its first choices are offered."""
@@ -327,9 +326,9 @@ class ReservationTable:
 
 def is_counted(draft: Draft, request: Request, gpus: Sequence[Gpu]) -> bool:
     """Return whether the request takes whole GPUs, each of which can stand for any other."""
-    if request.compute_percent is not None or request.avoids:
+    if request.run.compute_percent is not None or request.avoids:
         return False
-    if request.memory_most_bytes is not None:
+    if request.run.memory_most_bytes is not None:
         return False
     quota = draft.envs[request.env].quota
     if len({gpu.memory_total_bytes for gpu in gpus}) != 1:

@@ -31,7 +31,7 @@ def container(place: str) -> str:
 
 def is_up(draft: Draft, request: Request) -> bool:
     """Whether the job's place is up; true for all other requests."""
-    return request.job_id is None or draft.launch_hosts.get(request.place) == ""
+    return request.job_id is None or draft.launch_hosts.get(request.run.place) == ""
 
 
 def why_down(draft: Draft | State, place: str) -> str:

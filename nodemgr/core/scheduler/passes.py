@@ -242,7 +242,7 @@ def consider(
         return None
     if request.resumes is not None:  # B
         return _consider_resume(draft, scheduling_pass, request, plan=plan)
-    if request.gpus == 0:  # C
+    if request.run.gpus == 0:  # C
         is_short = cpu_jobs.limit(draft, env) is not None or lacks_host(
             draft, scheduling_pass, request
         )
@@ -278,16 +278,16 @@ def consider(
 
 def lacks_host(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> bool:
     """Whether it waits for CPUs or host memory, or behind an earlier job that does."""
-    if not host_use.needs(request):
+    if not host_use.needs(request.run):
         return False
     turns, env = scheduling_pass.host_turns, request.env
-    bound = host_use.short_of(draft, env, request)
+    bound = host_use.short_of(draft, env, request.run)
     if bound is None and not delays_for_host(draft, scheduling_pass, request):
         return False
     if bound is None:
         bound = host_use.Bound(host_use.NODE if host_use.NODE in turns else env, False, 0, 0)
     turns.setdefault(bound.env, request)
-    scheduling_pass.host_reserved += host_use.keeps(env, bound, request)
+    scheduling_pass.host_reserved += host_use.keeps(env, bound, request.run)
     return True
 
 
@@ -299,9 +299,9 @@ def delays_for_host(draft: Draft, scheduling_pass: SchedulingPass, request: Requ
     turns = {host_use.NODE, request.env} & scheduling_pass.host_turns.keys()
     if not turns:
         return False
-    if host_use.has_room_beside(draft, request.env, request, scheduling_pass.host_reserved):
+    if host_use.has_room_beside(draft, request.env, request.run, scheduling_pass.host_reserved):
         return False
-    limit_ms = request.time_limit_ms
+    limit_ms = request.run.time_limit_ms
     over_ns = None if limit_ms is None else draft.now_ns + (limit_ms + END_GRACE_MS) * MS
     if over_ns is None:
         return True
@@ -452,7 +452,7 @@ def _is_foreseen(
     ):
         return False
     gpus = [gpu for gpu in draft.gpus.values() if gpu.usable]
-    return request.gpus <= len(gpus) and is_counted(draft, request, gpus)
+    return request.run.gpus <= len(gpus) and is_counted(draft, request, gpus)
 
 
 def _foresee(
@@ -492,7 +492,7 @@ def _hold(
     left = draft.envs[env].quota.gpus - len(used)
     until_ns = None
     if result.waits_alone():
-        until_ns = own_tasks.room_at(own_tasks.ends(draft, env, used), request.gpus - left)
+        until_ns = own_tasks.room_at(own_tasks.ends(draft, env, used), request.run.gpus - left)
     sums = own_tasks.Sums(draft, env, used)
     holder = scheduling_pass.holding[env] = Holder(Hold(request, until_ns), result.ask, left, sums)
     _hold_more(draft, scheduling_pass, holder, request, shares=result.ask.reuse_below > 1)
@@ -503,8 +503,8 @@ def _hold_more(
 ) -> None:
     """Holds enough for this request, too."""
     sums = holder.sums
-    needs = max(0, request.gpus - sums.used) if shares else sums.beside(request.gpus)
-    sums.follow(request.gpus)
+    needs = max(0, request.run.gpus - sums.used) if shares else sums.beside(request.run.gpus)
+    sums.follow(request.run.gpus)
     more = min(needs, holder.left) - holder.gpus
     if more > 0:
         holder.gpus += more
@@ -541,7 +541,7 @@ def _follow(
             scheduling_pass,
             holder,
             request,
-            shares=request.job_id is None or request.memory_bytes is not None,
+            shares=request.job_id is None or request.run.memory_bytes is not None,
         )
     if result is None or scheduling_pass.reservations is None:
         return None
@@ -593,20 +593,21 @@ def result_beside(
     """The result of `judge`, computed once per distinct demand."""
     udp, is_job = placement.udp_askers(request), request.job_id is not None
     figures = {} if away(draft, request) else scheduling_pass.figures
+    run = request.run
     same = (
         _whose(draft, request.env),
         request.resumes,
-        request.gpus,
+        run.gpus,
         request.avoids,
         preference.of_job(draft, request),
-        request.memory_bytes,
-        request.memory_most_bytes,
+        run.memory_bytes,
+        run.memory_most_bytes,
         request.world,
         udp,
         is_job,
         None
-        if request.compute_percent is None
-        else (request.task_class, request.compute_percent, request.predicted),
+        if run.compute_percent is None
+        else (run.task_class, run.compute_percent, run.predicted),
         frozenset(reserved),
         bool(figures),
     )

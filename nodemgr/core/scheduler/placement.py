@@ -72,11 +72,11 @@ def candidates(
 
     `spare`: memory of elastic grants that counts as free.
     """
-    env, named_bytes, over_udp = request.env, request.memory_bytes, udp_askers(request)
+    env, named_bytes, over_udp = request.env, request.run.memory_bytes, udp_askers(request)
     quota = draft.envs[env].quota
-    counts_compute = request.compute_percent is not None or compute.in_use(draft)
+    counts_compute = request.run.compute_percent is not None or compute.in_use(draft)
     failed = avoided(draft, request) if request.avoids else ()
-    has_range, spare_of = request.memory_most_bytes is not None, spare.of_gpu
+    has_range, spare_of = request.run.memory_most_bytes is not None, spare.of_gpu
     returning = elastic_leases.returning(draft, env)
     rows = []
     for gpu in gpus:
@@ -122,7 +122,7 @@ def candidates(
 
 def _fresh_bytes(draft: Draft, request: Request, gpu: Gpu, grant: Grant | None) -> int:
     """The size of the grant that the request would begin, where memory has a range."""
-    named_bytes, most_bytes = request.memory_bytes, request.memory_most_bytes
+    named_bytes, most_bytes = request.run.memory_bytes, request.run.memory_most_bytes
     if grant is None:
         return accounting.least_of(draft.envs[request.env].quota, gpu, named_bytes, most_bytes)
     return accounting.least(draft, accounting.with_task(grant, named_bytes or 0, most_bytes))
@@ -137,14 +137,14 @@ def _growth_bytes(draft: Draft, request: Request, gpu: Gpu, spare: Spare) -> int
     quota_bytes = accounting.quota_room(draft, request.env)
     if quota_bytes is not None:
         quota_bytes += max(0, spare.of_env.get(request.env, 0) - own_bytes)
-        room_bytes = min(room_bytes, quota_bytes // max(1, request.gpus))
+        room_bytes = min(room_bytes, quota_bytes // max(1, request.run.gpus))
     return max(0, room_bytes)
 
 
 def avoided(draft: Draft, request: Request) -> tuple[Uuid, ...]:
     """The GPUs that failed under the job; none where the node has too few others."""
     others = [gpu for gpu in draft.gpus.values() if gpu.usable and gpu.uuid not in request.avoids]
-    return request.avoids if len(others) >= request.gpus else ()
+    return request.avoids if len(others) >= request.run.gpus else ()
 
 
 def _with_shares(
@@ -165,17 +165,17 @@ def _with_compute(
     A request with a share takes none of a GPU that an earlier request waits for, even if its env
     holds the GPU.
     """
-    plain = request.compute_percent is None
+    plain = request.run.compute_percent is None
     if not plain and row.uuid in reserved:
         return row._replace(free_percent=0)
-    takes = request.task_class is TaskClass.LATENCY_SENSITIVE
+    takes = request.run.task_class is TaskClass.LATENCY_SENSITIVE
     name = draft.gpus[row.uuid].name
-    found = request.predicted_on(name) if request.predicted else None
+    found = request.predicted_on(name) if request.run.predicted else None
     # several GPUs have one share, which is that of the model with the largest need
     return row._replace(
         free_percent=compute.free_percent(draft, row.uuid, plain=plain),
         releasable_percent=compute.best_effort_percent(draft, row.uuid) if takes else 0,
-        need_percent=None if found is None or request.gpus != 1 else found.share_percent,
+        need_percent=None if found is None or request.run.gpus != 1 else found.share_percent,
         time_ms=None if found is None else found.run_ms,
     )
 
@@ -229,7 +229,7 @@ def short_of_quota(draft: Draft, request: Request, figures: Figures) -> Placemen
     if _reuse_below(draft, request) > 1:
         return None
     quota_gpus, used = draft.envs[request.env].quota.gpus, accounting.used_gpus(draft, request.env)
-    if request.gpus <= max(0, quota_gpus - len(used)):
+    if request.run.gpus <= max(0, quota_gpus - len(used)):
         return None
     ask = ask_of(draft, request, used)
     return PlacementResult(Shortage.OWN_GPUS, ask, candidates(draft, request, {}, used, figures))
@@ -242,13 +242,13 @@ def ask_of(draft: Draft, request: Request, used: Collection[Gpu]) -> Ask:
         failed = avoided(draft, request)
         elsewhere = sum([gpu.drained or gpu.uuid in failed for gpu in used])
     return Ask(
-        request.gpus,
+        request.run.gpus,
         draft.envs[request.env].quota.gpus - elsewhere,
         accounting.quota_room(draft, request.env),
         draft.config.max_tasks_per_gpu,
         _reuse_below(draft, request),
-        WHOLE_PERCENT if request.compute_percent is None else request.compute_percent,
-        request.task_class,
+        WHOLE_PERCENT if request.run.compute_percent is None else request.run.compute_percent,
+        request.run.task_class,
         elsewhere,
     )
 
@@ -261,15 +261,15 @@ def reuse(draft: Draft, request: Request) -> Choice | None:
     None: call `judge`.
     """
     held = accounting.used_gpus(draft, request.env)
-    if request.gpus > len(held) or len(held) < draft.envs[request.env].quota.gpus:
+    if request.run.gpus > len(held) or len(held) < draft.envs[request.env].quota.gpus:
         return None
     if any(
         gpu.drained or accounting.is_parked(draft.grants[request.env, gpu.uuid]) for gpu in held
     ):
         return None
-    if request.job_id is not None or request.memory_bytes is not None or udp_askers(request):
+    if request.job_id is not None or request.run.memory_bytes is not None or udp_askers(request):
         return None
-    if request.compute_percent is not None or compute.in_use(draft):
+    if request.run.compute_percent is not None or compute.in_use(draft):
         return None
     if elastic_leases.any_there(draft):
         return None
@@ -280,13 +280,13 @@ def reuse(draft: Draft, request: Request) -> Choice | None:
         )
         for gpu in held
     ]
-    return Choice((), reused(rows, request.gpus), len(held))
+    return Choice((), reused(rows, request.run.gpus), len(held))
 
 
 def _reuse_below(draft: Draft, request: Request) -> int:
     if request.job_id is None:
         return ANY_NUMBER
-    return 1 if request.memory_bytes is None else draft.config.max_tasks_per_gpu
+    return 1 if request.run.memory_bytes is None else draft.config.max_tasks_per_gpu
 
 
 def result_of_resume(
@@ -336,7 +336,7 @@ def _row_of_resume(draft: Draft, task: Task, gpu: Gpu, keeper: Request | None) -
     )
     gives = (
         keeper is not None
-        and keeper.task_class is TaskClass.LATENCY_SENSITIVE
+        and keeper.run.task_class is TaskClass.LATENCY_SENSITIVE
         and task.task_class is TaskClass.BEST_EFFORT
     )
     return Candidate(

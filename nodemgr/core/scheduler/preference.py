@@ -69,7 +69,7 @@ def of_job(draft: Draft, request: Request) -> tuple[str, int | None] | None:
 
 def _job(request: Request) -> SizedJob:
     planned_ms = request.planned_ms
-    return SizedJob(request.gpus, None if planned_ms is None else planned_ms / HOUR_MS)
+    return SizedJob(request.run.gpus, None if planned_ms is None else planned_ms / HOUR_MS)
 
 
 def _learned(draft: Draft, request: Request) -> Policy | None:
@@ -131,8 +131,8 @@ def _of_reliable(draft: Draft, request: Request, fresh: Sequence[Candidate]) -> 
     minutes = _rounded(sum(policies.expected_loss(each, job) for each in rates) * 60, 2)
     if policies.is_short(job):
         return (
-            f"reliable: {request.gpus} x {hours} h is short and leaves the better GPUs to others "
-            f"(at most {rate} failures in 1000 h, expected loss {minutes} GPU minutes)"
+            f"reliable: {request.run.gpus} x {hours} h is short and leaves the better GPUs to "
+            f"others (at most {rate} failures in 1000 h, expected loss {minutes} GPU minutes)"
         )
     if job.hours is None:
         return (
@@ -140,7 +140,7 @@ def _of_reliable(draft: Draft, request: Request, fresh: Sequence[Candidate]) -> 
             f"failures in 1000 h, expected loss {minutes} GPU minutes in {hours} h)"
         )
     return (
-        f"reliable: the GPUs with the fewest failures for {request.gpus} x {hours} h (at most "
+        f"reliable: the GPUs with the fewest failures for {request.run.gpus} x {hours} h (at most "
         f"{rate} failures in 1000 h, expected loss {minutes} GPU minutes)"
     )
 

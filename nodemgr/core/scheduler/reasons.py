@@ -60,7 +60,7 @@ def of_shortage(
     `fewer`: a number of GPUs that would; None where none is known.
     """
     instead: list[str] = [] if fewer is None else [f"`--gpus {fewer}` would start now"]
-    if request.compute_percent is not None:
+    if request.run.compute_percent is not None:
         rows = [_with_reserved_compute(draft, request, row) for row in rows]
     short: str
     match shortage:
@@ -82,7 +82,7 @@ def of_shortage(
             who = _holders(draft, barred, reserved)
         case Shortage.OWN_GPUS:
             short = _short_of_own_gpus(draft, request, ask, rows)
-            if request.memory_bytes is None and ask.reuse_below == 1 < ask.max_tasks_per_gpu:
+            if request.run.memory_bytes is None and ask.reuse_below == 1 < ask.max_tasks_per_gpu:
                 instead.append("`--memory SIZE` would share a GPU where SIZE is free")
             who = _next_known_end(draft, draft.env_tasks.members(request.env))
         case Shortage.NODE:
@@ -165,7 +165,7 @@ def _short_of_own_memory(
     draft: Draft, request: Request, rows: Sequence[Candidate]
 ) -> tuple[str, set[Uuid]]:
     """The beginning of the line, and the GPUs where others have the room of suspended tasks."""
-    asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
+    asked = "its share" if request.run.memory_bytes is None else gib(request.run.memory_bytes)
     lacking = [row for row in rows if not row.has_free]
     parked = {
         row.uuid: row.number for row in lacking if row.used and _has_no_room(draft, request, row)
@@ -211,33 +211,33 @@ def _short_of_own_gpus(draft: Draft, request: Request, ask: Ask, rows: Sequence[
         for gpu in accounting.used_gpus(draft, request.env)
         if ask.elsewhere and gpu.drained
     ]
-    if ask.reuse_below > 1 and drained and request.gpus <= left + shared + len(drained):
+    if ask.reuse_below > 1 and drained and request.run.gpus <= left + shared + len(drained):
         return (
-            f"needs {gpus(request.gpus)}; {request.env}'s quota of {quota} includes "
+            f"needs {gpus(request.run.gpus)}; {request.env}'s quota of {quota} includes "
             f"{numbered(sorted(drained))} (drained, no new task): waits for the tasks there, or an "
             f"administrator runs `nodemgr gpu resume {min(drained)}` or raises the quota"
         )
     return (
-        f"needs {gpus(request.gpus)} of the {quota} in {request.env}'s quota, {left} left: waits "
-        "for its own tasks"
+        f"needs {gpus(request.run.gpus)} of the {quota} in {request.env}'s quota, {left} left: "
+        "waits for its own tasks"
     )
 
 
 def _short_of_gpus(request: Request, ask: Ask, rows: Sequence[Candidate], free: int) -> str:
     """The beginning of the line: short of compute alone, or of GPUs."""
     else_fit = [row for row in rows if qualifies(row._replace(free_percent=WHOLE_PERCENT), ask)]
-    lacks_compute = sum(qualifies(row, ask) for row in rows) < request.gpus <= len(else_fit)
+    lacks_compute = sum(qualifies(row, ask) for row in rows) < request.run.gpus <= len(else_fit)
     if not lacks_compute:
-        return f"needs {gpus(request.gpus)}, {free} free"
+        return f"needs {gpus(request.run.gpus)}, {free} free"
     most = max((row.free_percent for row in else_fit if not row.reserved), default=0)
     if most >= ask.percent:
         return (
-            f"needs {gpus(request.gpus)} with {ask.percent} % of the compute free on each, and "
+            f"needs {gpus(request.run.gpus)} with {ask.percent} % of the compute free on each, and "
             f"finds {gpus(free)}"
         )
     return (
-        f"needs {gpus(request.gpus)} with {ask.percent} % of the compute free, at most {most} % "
-        "free on any GPU"
+        f"needs {gpus(request.run.gpus)} with {ask.percent} % of the compute free, at most {most} "
+        "% free on any GPU"
     )
 
 
@@ -284,14 +284,14 @@ def of_resume(
 
 def behind(request: Request, before: Request) -> str:
     return (
-        f"needs {gpus(request.gpus)}; {before.job_id or before.request_id} of its own environment "
-        "comes first"
+        f"needs {gpus(request.run.gpus)}; {before.job_id or before.request_id} of its own "
+        "environment comes first"
     )
 
 
 def nowhere(request: Request, why: str) -> str:
     """The line of a job with a launch host that is down."""
-    return f"needs {gpus(request.gpus)}; {why}" if request.gpus else why
+    return f"needs {gpus(request.run.gpus)}; {why}" if request.run.gpus else why
 
 
 def head_of(job: Job) -> str:
@@ -310,20 +310,20 @@ def of_head(job: Job) -> str:
 
 def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> str:
     """The line of a request that waited before its env's quota fell below its need."""
-    if request.gpus > quota_gpus:
+    if request.run.gpus > quota_gpus:
         return (
-            f"needs {gpus(request.gpus)}, but the quota of {request.env} is {quota_gpus} now: "
+            f"needs {gpus(request.run.gpus)}, but the quota of {request.env} is {quota_gpus} now: "
             "waits until an admin raises it"
         )
     return (
-        f"needs {gib(request.memory_bytes or 0)} per GPU, but {request.env} may have at most "
+        f"needs {gib(request.run.memory_bytes or 0)} per GPU, but {request.env} may have at most "
         f"{gib(limit_bytes)} now: waits until an admin raises its quota"
     )
 
 
 def above_node(draft: Draft, request: Request) -> str:
     """The line of a request that needs more GPUs than are in service."""
-    quota, named_bytes = draft.envs[request.env].quota, request.memory_bytes or 0
+    quota, named_bytes = draft.envs[request.env].quota, request.run.memory_bytes or 0
     of_lines: dict[tuple[Part, str], list[int]] = {}
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
         if named_bytes > accounting.full_grant(quota, gpu):
@@ -333,7 +333,7 @@ def above_node(draft: Draft, request: Request) -> str:
             of_lines.setdefault((row, lent_note(draft, gpu)), []).append(gpu.index)
     out = sum(map(len, of_lines.values()))
     return messages.ABOVE_NODE(
-        gpus=gpus(request.gpus),
+        gpus=gpus(request.run.gpus),
         fitting=len(draft.gpus) - out,
         others="; ".join(
             row(gpus=numbered(indices)) + note for (row, note), indices in of_lines.items()
@@ -354,11 +354,11 @@ def share_above_quota(refusal: str) -> str:
 
 
 def at_once(request: Request) -> str:
-    return f"needs {gpus(request.gpus)}; has its turn at once"
+    return f"needs {gpus(request.run.gpus)}; has its turn at once"
 
 
 def away(request: Request) -> str:
-    return f"needs {gpus(request.gpus)}; its process is disconnected"
+    return f"needs {gpus(request.run.gpus)}; its process is disconnected"
 
 
 def refusal(code: DenyCode, env: str, quota_gpus: int, asked: int, node_gpus: int) -> str:
@@ -550,7 +550,7 @@ def host_above(run: RunSpec, bound: Bound) -> str:
 
 
 def short_of_host(request: Request, bound: Bound) -> str:
-    asked = _host(bound, request.host_memory_bytes if bound.is_memory else request.cpus)
+    asked = _host(bound, request.run.host_memory_bytes if bound.is_memory else request.run.cpus)
     jobs = (
         f"needs {asked}; jobs of {bound.env or 'this node'} reserve "
         f"{_host(bound, bound.used - bound.suspended_bytes)} of {_host(bound, bound.most)}"

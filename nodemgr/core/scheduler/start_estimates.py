@@ -82,7 +82,7 @@ def start_estimates(
     first = (state.requests[request_id] for request_id in islice(state.queue, most))
     each = (row for request in first for row in repeat(request, request.size))
     rows = [row for row in islice(each, most) if _may_start(state, row)]
-    commands = {(row.env, row.command) for row in rows} | {
+    commands = {(row.env, row.run.command) for row in rows} | {
         (task.env, task.command) for task in state.tasks.values()
     }
     ran = {(env, command): ran_before(env, command) for env, command in commands}
@@ -102,7 +102,7 @@ def start_estimates(
 def _may_start(state: State, request: Request) -> bool:
     """False: its place is down or its quota too small, until an unknown time."""
     return (
-        (request.job_id is None or state.is_up(request.place))
+        (request.job_id is None or state.is_up(request.run.place))
         and admission.fits_quota(state, request)
         and admission.fits_node(state, request)
     )
@@ -180,7 +180,7 @@ class _Count:
     def starts(self, requests: list[Request]) -> dict[str, FreeFrom]:
         found: dict[str, FreeFrom] = {}
         for request in requests:
-            if request.gpus == 0:
+            if request.run.gpus == 0:
                 continue
             mine = sorted(
                 (free, uuid) for uuid, free in self._free.items() if self._fits(request, uuid)
@@ -198,18 +198,18 @@ class _Count:
         return found
 
     def _fits(self, request: Request, uuid: Uuid) -> bool:
-        if request.memory_bytes is None:
+        if request.run.memory_bytes is None:
             return True
-        return request.memory_bytes <= accounting.full_grant(
+        return request.run.memory_bytes <= accounting.full_grant(
             self._state.envs[request.env].quota, self._state.gpus[uuid]
         )
 
     def _needs(self, request: Request) -> int:
         """GPUs needed beside those that it may share with its env's other tasks."""
-        if request.job_id is not None and request.memory_bytes is None:
-            return request.gpus
+        if request.job_id is not None and request.run.memory_bytes is None:
+            return request.run.gpus
         used = accounting.used_gpus(self._state, request.env)
-        return max(1, request.gpus - sum(not gpu.drained for gpu in used))
+        return max(1, request.run.gpus - sum(not gpu.drained for gpu in used))
 
     def _within_quota(self, request: Request) -> int | None:
         """When its env's quota has room for it; None: unknown."""
@@ -222,7 +222,7 @@ class _Count:
         return held[ends_first - 1]
 
     def _take(self, request: Request, time_ns: int, gpus: list[Uuid]) -> None:
-        lasts = self._lasts(request.env, request.command, request.time_limit_ms)
+        lasts = self._lasts(request.env, request.run.command, request.run.time_limit_ms)
         held = self._held.setdefault(request.env, [])
         for uuid in gpus:
             if lasts is None:

@@ -30,11 +30,11 @@ def widest(
     """The choice of a request that is served now, with more fresh GPUs where it has a range."""
     choice = result.answer
     assert isinstance(choice, Choice)
-    if request.gpu_range is None or request.gpu_range.most <= request.gpus:
+    if request.run.gpu_range is None or request.run.gpu_range.most <= request.run.gpus:
         return choice
     policy = order_of(draft, request)
     ask, rows = _left_over(draft, scheduling_pass, request, result, others)
-    for gpus in range(request.gpu_range.most, request.gpus, -1):
+    for gpus in range(request.run.gpu_range.most, request.run.gpus, -1):
         wider = choose(ask._replace(gpus=gpus), rows, policy)
         if isinstance(wider, Choice) and len(wider.reused) <= len(choice.reused):
             return wider

@@ -18,7 +18,15 @@ from client_plugin.messages.form import Message, Notice, notice, stated
 from nodemgr.core.leases import answers, begins, ends, memory_grants
 from nodemgr.core.lifecycle import administration
 from nodemgr.core.model import effects
-from nodemgr.core.model.entities import MS, Request, Suspension, Task, TaskClass, TaskState
+from nodemgr.core.model.entities import (
+    MS,
+    Request,
+    RunSpec,
+    Suspension,
+    Task,
+    TaskClass,
+    TaskState,
+)
 from nodemgr.core.model.events import (
     Resumed,
     ResumeFailed,
@@ -33,7 +41,7 @@ from nodemgr.core.model.values import maker, replace
 from nodemgr.core.state import compute, elastic_leases
 from nodemgr.core.state.draft import Draft
 
-_request = maker(Request)
+_request, _run = maker(Request), maker(RunSpec)
 
 
 def can_suspend(draft: Draft, task: Task) -> bool:
@@ -90,9 +98,14 @@ def wish_resume(draft: Draft, task: Task) -> Request:
         request_id=request_id,
         env=task.env,
         token="",
-        gpus=len(task.gpus),
-        memory_bytes=None,
-        command=task.command,
+        run=_run(
+            task.command,
+            len(task.gpus),
+            None,
+            None,
+            task_class=task.task_class,
+            compute_percent=task.compute_percent,
+        ),
         priority=draft.envs[task.env].quota.priority if job is None else job.priority,
         sequence=begins.record_id(task.task_id),
         since_ns=draft.now_ns,
@@ -100,8 +113,6 @@ def wish_resume(draft: Draft, task: Task) -> Request:
         wait_ms=None,
         askers=(),
         queued_ns=draft.stamp(),
-        task_class=task.task_class,
-        compute_percent=task.compute_percent,
         resumes=task.task_id,
     )
     draft.put_request(request)

@@ -70,9 +70,9 @@ K = TypeVar("K")
 
 def line_of(request: Request) -> str:
     """Its line in the work queue: its queue's line for its class."""
-    if request.compute_percent is None:  # a plain one, of the class in the middle
+    if request.run.compute_percent is None:  # a plain one, of the class in the middle
         return request.priority
-    return line_name(request.priority, CLASS_ORDER[request.task_class])
+    return line_name(request.priority, CLASS_ORDER[request.run.task_class])
 
 
 class Draft(State):

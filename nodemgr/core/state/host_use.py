@@ -33,7 +33,7 @@ class Bound(NamedTuple):
     """Of `used`, the GPU memory of suspended tasks."""
 
 
-def needs(run: RunSpec | Request) -> bool:
+def needs(run: RunSpec) -> bool:
     return run.cpus is not None or run.host_memory_bytes is not None
 
 
@@ -59,9 +59,7 @@ def with_defaults(
     }
 
 
-def short_of(
-    book: State, env: str, run: RunSpec | Request, *, when_alone: bool = False
-) -> Bound | None:
+def short_of(book: State, env: str, run: RunSpec, *, when_alone: bool = False) -> Bound | None:
     """The first bound that the job does not fit in now, the env's before the node's; None: it fits.
 
     `when_alone`: beside no other job, so it never fits.
@@ -72,7 +70,7 @@ def short_of(
     return None
 
 
-def _bounds(book: State, env: str, run: RunSpec | Request) -> Iterator[tuple[int, Bound]]:
+def _bounds(book: State, env: str, run: RunSpec) -> Iterator[tuple[int, Bound]]:
     """Each bound of what the job asks for, the env's before the node's."""
     quota, config = book.envs[env].quota, book.config
     for is_memory, asked, mine, table, node in (
@@ -86,7 +84,7 @@ def _bounds(book: State, env: str, run: RunSpec | Request) -> Iterator[tuple[int
             yield asked, Bound(NODE, is_memory, sum(table.values()), node, table.get(NODE) or 0)
 
 
-def keeps(env: str, bound: Bound, run: RunSpec | Request) -> Counter[Reserved]:
+def keeps(env: str, bound: Bound, run: RunSpec) -> Counter[Reserved]:
     """The amounts that a job keeps which waits at this bound.
 
     Of its own quota alone, or of that and the node.
@@ -97,9 +95,7 @@ def keeps(env: str, bound: Bound, run: RunSpec | Request) -> Counter[Reserved]:
     )
 
 
-def has_room_beside(
-    book: State, env: str, run: RunSpec | Request, reserved: Mapping[Reserved, int]
-) -> bool:
+def has_room_beside(book: State, env: str, run: RunSpec, reserved: Mapping[Reserved, int]) -> bool:
     """Whether the job leaves the amounts that earlier jobs keep."""
     return all(
         asked + bound.used + reserved.get((bound.env, bound.is_memory), 0) <= bound.most
@@ -109,6 +105,6 @@ def has_room_beside(
 
 def beyond(book: State, request: Request) -> Bound | None:
     """The bound that a waiting job exceeds since it was lowered; None: it may fit in."""
-    if not needs(request):
+    if not needs(request.run):
         return None
-    return short_of(book, request.env, request, when_alone=True)
+    return short_of(book, request.env, request.run, when_alone=True)

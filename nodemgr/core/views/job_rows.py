@@ -57,7 +57,7 @@ def waiting(
         **_elements(job),
         "name": None if job is None else job.name,
         "env": request.env,
-        **_wish(request),
+        **_wish(request.run),
         "priority": request.priority,
         "position": position,
         "cause": cause.value,
@@ -100,7 +100,7 @@ def _within_s(state: State, deadline: Deadline, now_ns: int) -> int:
     return -(-left_ns // SECOND_NS)
 
 
-def _wish(of: Request | RunSpec) -> JobRow:
+def _wish(of: RunSpec) -> JobRow:
     """The resources that were asked for; None: no range of GPUs, or of memory."""
     gpus, most_bytes = of.gpu_range, of.memory_most_bytes
     return {

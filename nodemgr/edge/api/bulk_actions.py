@@ -197,7 +197,7 @@ class Matching:
             request.request_id
             for request_id in (*state.request_of_token.values(), *resumes)
             if (request := state.requests.get(request_id)) is not None
-            and asked.takes(request.env, request.command, WAITING, _users(request))
+            and asked.takes(request.env, request.run.command, WAITING, _users(request))
         ]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from client_plugin import fields as request_fields
 from client_plugin.messages.form import stated
@@ -20,6 +20,7 @@ from nodemgr.core.model.entities import (
     ConnectionId,
     GpuRange,
     ProcessKey,
+    RunSpec,
     TaskClass,
     Transport,
     Uuid,
@@ -59,12 +60,14 @@ BOUNDS = (
     *((row.wire, row.least_on_wire, row.most_on_wire) for row in request_fields.NUMBERS_ON_WIRE),
 )  # fmt: skip
 """Of an ACQUIRE's numbers: key, least, most."""
-ASKED = [
-    (row.wire, row.name)
-    for row in request_fields.NUMBERS_ON_WIRE
-    if row.name in {field.name for field in dataclasses.fields(events.Acquire)}
-]
-"""Key and name of the numbers that an ACQUIRE and its event have alike."""
+_own, _of_run = (
+    {field.name for field in dataclasses.fields(kind)} for kind in (events.Acquire, RunSpec)
+)
+ASKED, OF_RUN = (
+    [(row.wire, row.name) for row in request_fields.NUMBERS_ON_WIRE if row.name in names]
+    for names in (_own, _of_run - _own - {row.name for row in request_fields.RUN if row.most})
+)
+"""Key and name of the numbers that an ACQUIRE has as its event, or as the event's run alone."""
 
 
 def cost_ns(verb: str) -> int:
@@ -223,21 +226,29 @@ def acquire(
     unkept_bytes: Mapping[Uuid, int],
     expected_ms: int | None = None,
 ) -> events.Acquire:
+    of_run: dict[str, Any] = {name: fields.get(key) for key, name in OF_RUN}
     return events.Acquire(
         session.caller,
         str(fields["rid"]),
         fields["task"],
+        RunSpec(
+            one_line(fields.get("command") or ""),
+            fields.get("gpus", 0),
+            fields.get("memory"),
+            None,
+            gpu_range=_gpu_range(fields),
+            memory_most_bytes=fields.get("memory_max"),
+            expected_ms=expected_ms,
+            **of_run,
+        ),
         world=max(1, fields.get("world", 1)),
-        command=one_line(fields.get("command") or ""),
         wall_ns=wall_ns,
         unkept_bytes=unkept_bytes,
+        is_default="gpus" not in fields,
         task_class=TaskClass(fields["class"]) if "class" in fields else None,
         gated=fields.get("gated") == 1,
-        gpu_range=_gpu_range(fields),
         worker_gpu=fields.get("worker_gpu"),
-        memory_most_bytes=fields.get("memory_max"),
         starts=fields.get("starts") == 1 and session.pid is not None,
-        expected_ms=expected_ms,
         **{name: fields.get(key) for key, name in ASKED},
     )
 

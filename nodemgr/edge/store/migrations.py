@@ -195,6 +195,10 @@ def _programs(db: sqlite3.Connection) -> None:
     )
 
 
+def _runs(_db: sqlite3.Connection) -> None:
+    """Rows of requests with all columns of a job's run: no version before reads them."""
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _tables,
     _entering,
@@ -202,6 +206,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _array_rows,
     _assignments,
     _programs,
+    _runs,
 )
 """The n-th makes a store of version n out of one of version n - 1."""
 

@@ -280,7 +280,7 @@ def _inadmissible(state: State) -> Iterator[str]:
             request
             for request in mine
             if request.job_id is None
-            or (state.is_up(request.place) and request.job_id not in state.unconfirmed)
+            or (state.is_up(request.run.place) and request.job_id not in state.unconfirmed)
         )
         first = next(
             (
@@ -297,7 +297,7 @@ def _inadmissible(state: State) -> Iterator[str]:
             if env in state.envs
             else 0
         )
-        if first.job_id is None or first.memory_bytes is not None or first.gpus <= room:
+        if first.job_id is None or first.run.memory_bytes is not None or first.run.gpus <= room:
             yield f"{env} sleeps, and {first.request_id} could be served within its quota"
 
 

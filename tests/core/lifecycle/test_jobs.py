@@ -618,7 +618,9 @@ def test_a_job_of_any_shape_counts_at_least_as_much_as_its_rows_have(text: str) 
     attempt = Attempt(9, WALL, WALL, uuids, 1, None, text * 200, text * 4_096, chosen=text * 200)
     resized = replace(attempt, resizes=(Resize(WALL, uuids[0], 1, 2, text * 100),) * 50)
     predicted = (PredictedRun("NVIDIA " * 8, WALL, 100, WALL, WALL, WALL, 100),) * 4
-    run = RunSpec(text * 200, 8, WALL, WALL, "place" * 8, predicted=predicted)
+    run = RunSpec(
+        text * 200, 8, WALL, WALL, "place" * 8, predicted=predicted, memory_most_bytes=WALL
+    )
     bare = Job(
         "j123456789.999999999", "environment" * 4, text * 64, run, "user" * 8, "s123456789",
         "queue" * 8, WALL, JobState.QUEUED, key="a" * 64, request_id="r123456789",
@@ -631,9 +633,8 @@ def test_a_job_of_any_shape_counts_at_least_as_much_as_its_rows_have(text: str) 
         replace(bare, attempts=(resized,) * 10, deeds=(entry,) * 32),
     ):
         request = Request(
-            "r123456789", job.env, "", 8, WALL, run.command, job.priority, 10**9, WALL, WALL, None,
-            (), job_id=job.job_id, time_limit_ms=WALL, queued_ns=WALL, place=run.place,
-            predicted=predicted, avoids=uuids, memory_most_bytes=WALL,
+            "r123456789", job.env, "", job.run, job.priority, 10**9, WALL, WALL, None, (),
+            job_id=job.job_id, queued_ns=WALL, avoids=uuids,
         )  # fmt: skip
         stored = len(encoding.encode("job", job)) + len(encoding.encode("request", request))
         assert stored <= job.row_bytes

@@ -21,7 +21,15 @@ from nodemgr.core.model.effects import (
     Unwatch,
     Watch,
 )
-from nodemgr.core.model.entities import LEDGER_SLOTS, Asker, DenyCode, Record, Request, Transport
+from nodemgr.core.model.entities import (
+    LEDGER_SLOTS,
+    Asker,
+    DenyCode,
+    Record,
+    Request,
+    RunSpec,
+    Transport,
+)
 from nodemgr.core.model.events import Acquire, Beat
 from nodemgr.core.scheduler import placement
 from nodemgr.core.state import accounting
@@ -98,9 +106,8 @@ def test_the_short_look_answers_as_the_closer_one(gpus: int, gib: int | None) ->
     asker = Asker(key(99), "1", Transport.UNIX, 99, "ann")
     answered = []
     for env in ("alice", "bob", "carol"):
-        request = Request(
-            "r99", env, "99", gpus, gib and gib * GIB, "", "normal", 99, 0, WALL, None, (asker,)
-        )
+        run = RunSpec("", gpus, gib and gib * GIB, None)
+        request = Request("r99", env, "99", run, "normal", 99, 0, WALL, None, (asker,))
         draft = node.state
         answer = placement.reuse(draft, request)
         if answer is not None:
@@ -326,7 +333,8 @@ def test_a_process_for_which_the_ledger_has_no_slot_is_refused() -> None:
     node.quota("alice", 1)
     node.asks("alice", 1, token="one")
     node.state.slots["alice"] = (1 << LEDGER_SLOTS) - 1
-    asked = Acquire(node.caller("alice", 2), "a2", "one", None, None, 1, None, "python", WALL)
+    caller, run = node.caller("alice", 2), RunSpec("python", 0, None, None)
+    asked = Acquire(caller, "a2", "one", run, 1, None, WALL, is_default=True)
     denied = [
         effect
         for effect in step(node.state, asked, node.now_ns).effects

@@ -7,7 +7,7 @@ import pytest
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import step
 from nodemgr.core.model.effects import Kill
-from nodemgr.core.model.entities import Config
+from nodemgr.core.model.entities import Config, RunSpec
 from tests.core.world import GIB, Node, events, key
 
 
@@ -148,7 +148,7 @@ def test_a_discarded_transition_has_happened_nowhere() -> None:
     node = busy_node()
     before, version = node.rows(), node.state.version
     asked = events.Acquire(
-        node.caller("bob", 99), "a99", "token99", 1, 1 * GIB, 1, None, "python", 1
+        node.caller("bob", 99), "a99", "token99", RunSpec("python", 1, 1 * GIB, None), 1, None, 1
     )
     made = step(node.state, asked, node.now_ns)
     assert node.rows() != before

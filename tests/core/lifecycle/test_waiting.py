@@ -240,7 +240,7 @@ def test_ranks_that_wait_together_are_one_request_and_all_are_answered() -> None
     node.asks("alice", 12, 1, token="another token", ancestors=(10,))
     assert len(node.state.requests) == 1
     (request,) = node.state.requests.values()
-    assert (request.gpus, len(request.askers)) == (2, 3)
+    assert (request.run.gpus, len(request.askers)) == (2, 3)
     assert node.told(12) is not None
     node.dies(90)
     assert [node.gpus_of(pid) for pid in (10, 11, 12)] == [[0, 1]] * 3

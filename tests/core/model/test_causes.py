@@ -9,7 +9,7 @@ import pytest
 
 from nodemgr.core.manager import step
 from nodemgr.core.model.causes import LEASE_ENDS, WAIT_CAUSES, LeaseEnd, WaitCause
-from nodemgr.core.model.entities import LEDGER_SLOTS
+from nodemgr.core.model.entities import LEDGER_SLOTS, RunSpec
 from nodemgr.core.model.events import Acquire
 from nodemgr.core.requests import notify
 from nodemgr.core.scheduler.allocator import Shortage
@@ -109,7 +109,9 @@ def test_the_event_of_an_ended_lease_has_its_cause(cause: LeaseEnd) -> None:
 def test_a_lease_without_a_slot_ends_at_once_with_its_cause() -> None:
     node = node_of(2)
     node.state.slots["alice"] = (1 << LEDGER_SLOTS) - 1
-    asked = Acquire(node.caller("alice", 2), "a2", "two", 1, None, 1, None, "python", WALL)
+    asked = Acquire(
+        node.caller("alice", 2), "a2", "two", RunSpec("python", 1, None, None), 1, None, WALL
+    )
     published = step(node.state, asked, node.now_ns).published
     (ended,) = [event.fields for event in published if event.name == "task.ended"]
     assert ended["cause"] == LeaseEnd.NO_SLOT.value

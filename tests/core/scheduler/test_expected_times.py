@@ -110,7 +110,7 @@ def test_a_restart_keeps_the_forecast() -> None:
     task = node.state.tasks[node.job(running).task_id or ""]
     assert task.expected_ms == 90_000
     request = node.state.requests[node.job(waiting).request_id or ""]
-    assert (request.expected_ms, request.predicted) == (90_000, (row,))
+    assert (request.run.expected_ms, request.run.predicted) == (90_000, (row,))
     shown = job_rows.waiting(node.state, request, 1, WaitCause.NEXT, "", node.now_ns)["predicted"]
     assert shown == job_rows.unplaced(node.state, node.job(waiting))["predicted"] == [
         {

@@ -210,7 +210,7 @@ def test_ten_thousand_jobs_of_a_place_that_is_down_are_passed_at_one_look_and_wa
     assert (looked_at, asked) == ([None, None], []), "at one of each kind"
     monkeypatch.undo()
     *_, (last, position, _, line) = notify.listing(busy.state, busy.now_ns)
-    assert (last.gpus, position) == (0, 10_000)
+    assert (last.run.gpus, position) == (0, 10_000)
     assert (
         line
         == "place 10000 in queue normal: waits for its container dev: start it, then run `nodemgr"

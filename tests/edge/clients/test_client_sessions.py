@@ -23,19 +23,19 @@ def test_class_and_share_reach_the_event() -> None:
         {},
     )
     assert (event.task_class, event.compute_percent) == (TaskClass.BEST_EFFORT, 30)
-    assert (event.deadline_ms, event.gated) == (60_000, True)
+    assert (event.run.deadline_ms, event.gated) == (60_000, True)
 
 
 def test_an_acquire_that_names_neither_leaves_them_to_the_quota() -> None:
     event = client_sessions.acquire(SESSION, FIELDS, 1, {})
     assert (event.task_class, event.compute_percent) == (None, None)
-    assert (event.deadline_ms, event.gated) == (None, False)
+    assert (event.run.deadline_ms, event.gated) == (None, False)
 
 
 def test_an_acquire_without_a_command_reads_none_from_the_process() -> None:
     """Its memory may be a file system's of its own: each read would stop the loop for 100 ms."""
     session = Session(1, "alice", "unix:7:1", Transport.UNIX, os.getpid(), "ann")
-    assert client_sessions.acquire(session, FIELDS, 1, {}).command == ""
+    assert client_sessions.acquire(session, FIELDS, 1, {}).run.command == ""
 
 
 @pytest.mark.parametrize(
