@@ -26,7 +26,7 @@ from nodemgr.core.sharing import preemption as made_to_go
 from nodemgr.core.state import accounting, compute, host_use
 from nodemgr.core.state.draft import Draft
 from tests.core.every_event import EXEMPT_MS, RULES, Everything, Rule
-from tests.support.examples import examples, fresh_seeds
+from tests.support.examples import examples, seeds
 
 STEPS = 120
 HINDRANCES = (
@@ -244,18 +244,8 @@ def test_walks_in_which_two_classes_contend() -> None:
     assert PREEMPTED["first"] > 2, "walks that preempt nothing show nothing"
 
 
-@pytest.mark.parametrize("seed", [*range(examples(5)), *fresh_seeds()])
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_a_walk(seed: int) -> None:
-    ends_well(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(examples(5), examples(40)))
-def test_another_walk(seed: int) -> None:
-    ends_well(seed)
-
-
-def ends_well(seed: int) -> None:
     """At its end all hindrances go: each entry is served, each task taken is given back."""
     walked = walk(seed)
     walked.clear()

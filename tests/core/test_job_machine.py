@@ -21,7 +21,7 @@ from tests.core.test_machine import Choices, pick
 from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
 from tests.core.world import gpu
-from tests.support.examples import examples
+from tests.support.examples import examples, seeds
 
 GPUS = 3
 ENVS = ("alice", "bob")
@@ -30,7 +30,6 @@ ENDS = ["well", "well", "badly", "badly", "hopeless", "interrupted", "interrupte
 CAUSES = {"hopeless": Cause.TIME_LIMIT, "interrupted": Cause.SUPERVISOR_LOST}
 QUEUES = st.sampled_from(["high", "normal", "normal", "low"])
 RARELY = st.sampled_from([False, False, False, True])
-SEEDS = examples(20)
 
 
 class Jobs(RuleBasedStateMachine):
@@ -441,6 +440,6 @@ RULES: tuple[Rule[Jobs], ...] = (
 )
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_a_walk(seed: int) -> None:
     walk(Jobs(), RULES, Jobs.same, seed)

@@ -12,9 +12,7 @@ import pytest
 
 from tests.core.test_machine import ENVS, Core
 from tests.core.walks import Rule, walk
-from tests.support.examples import examples, fresh_seeds
-
-SEEDS = examples(80)
+from tests.support.examples import seeds
 
 
 def ask(core: Core, dice: random.Random) -> None:
@@ -95,14 +93,8 @@ the grant.
 """
 
 
-@pytest.mark.parametrize("seed", [*range(examples(10)), KEPT, *fresh_seeds()])
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow, KEPT))
 def test_a_walk(seed: int) -> None:
-    walk(Core(), RULES, Core.settled, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(examples(10), SEEDS))
-def test_another_walk(seed: int) -> None:
     walk(Core(), RULES, Core.settled, seed)
 
 

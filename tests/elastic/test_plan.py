@@ -18,9 +18,7 @@ from client_plugin.elastic.orders import (
     TaskLost,
 )
 from tests.elastic.imagined import GPUS, World
-from tests.support.examples import examples
-
-SEEDS = examples(60)
+from tests.support.examples import seeds
 
 
 def members(world: World) -> set[str]:
@@ -85,7 +83,7 @@ def happen(world: World, least: float = 0.0) -> None:
         world.move(world.random.choice(list(world.workers.values())))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_a_random_walk_keeps_what_was_promised(seed: int) -> None:
     """The promises are asserted in the imagined world; at its end, training goes on."""
     world = World(seed, gpus=1 + seed % 4, breaks=seed % 3 > 0, late=seed % 2 > 0)
@@ -114,7 +112,7 @@ def quit_one(world: World) -> None:
         world.leave_loop(worker, Quit(worker.number, 1))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_a_training_that_ends_at_any_instant_ends_the_task(seed: int) -> None:
     """Joiners whose generation came too late wait for nobody, and no peer waits for the ended."""
     world = World(seed, gpus=1 + seed % 4, breaks=seed % 3 > 0, late=seed % 2 > 0)

@@ -17,7 +17,7 @@ from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger.native_ledger import CAPS, Ledger, SlotState
 from tests.ledger.test_native_ledger import FENCED, GIB, OK, OVER, Client
 from tests.ledger.test_races import LIMIT_BYTES, figures, go, racer, start
-from tests.support.examples import examples
+from tests.support.examples import seeds
 
 __all__ = ["racer"]
 
@@ -211,7 +211,7 @@ def test_a_restarted_manager_writes_its_caps_anew(ledger: Ledger) -> None:
     adopted.close()
 
 
-@pytest.mark.parametrize("seed", range(examples(20)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_random_steps_follow_the_rule_in_plain_words(ledger: Ledger, seed: int) -> None:
     """Each reservation by the rule, counted anew: figures, refusals, and what is promised."""
     chance, limit = random.Random(seed), 32

@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from typing import Any
+
+import pytest
 
 VARIABLE = "NODEMGR_EXAMPLES"
 TIMES = int(os.environ.get(VARIABLE, "1"))
@@ -19,15 +22,21 @@ def examples(usual: int) -> int:
     return usual * TIMES
 
 
-def fresh_seeds() -> list[int]:
-    """In a deep run another seed each time, one for all its workers; the test's id shows it.
+def seeds(mark: pytest.MarkDecorator, *kept: int) -> list[Any]:
+    """Of a random walk: ten, those that found a fault once, and one that nobody has seen.
 
-    In a run of the whole suite none: it judges the change, and not a walk that nobody has seen.
+    80 with the slow tests, or the long ones where a walk takes half a second. `mark` is pytest's:
+    it stands in the file of its test.
     """
-    if TIMES == 1:
-        return []
+    usual = examples(10)
+    more = [pytest.param(seed, marks=mark) for seed in range(usual, 80)]
+    return [*range(usual), *kept, fresh_seed(), *more]
+
+
+def fresh_seed() -> int:
+    """Another one in each run, one for all its workers. The test's id shows it."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex()
-    return [int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "big")]
+    return int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "big")
 
 
 LONG_PAST = min(1_000_000, examples(100_000))

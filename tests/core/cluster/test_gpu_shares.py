@@ -22,7 +22,7 @@ from nodemgr.head import node_words, rows
 from tests.core.cluster.test_passes import EACH_CLASS, Head
 from tests.core.cluster.world import ENV_BYTES, PlainNode, quota_of
 from tests.core.world import Node
-from tests.support.examples import examples
+from tests.support.examples import seeds
 
 FIRST, NORMAL, LAST = TaskClass
 GRANT = 2
@@ -218,7 +218,7 @@ def plain_row(job: ClusterJob, number: int, node: str) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(examples(100)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_a_pass_with_shares_does_what_a_plain_one_does(seed: int) -> None:
     """Job after job, until the first that fits nowhere: behind it nodes are kept."""
     dice = random.Random(seed)

@@ -16,7 +16,7 @@ from nodemgr.core.cluster.passes import MAX_GIVEN
 from nodemgr.core.cluster.state import ClusterDraft, restore
 from nodemgr.core.model.entities import Cause, Config, JobState, TaskClass
 from tests.core.cluster import invariants
-from tests.support.examples import examples
+from tests.support.examples import seeds
 
 S = 1_000_000_000
 HOUR_MS = 3_600_000
@@ -343,7 +343,7 @@ def plain_pass(
     return given
 
 
-@pytest.mark.parametrize("seed", range(examples(100)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_a_pass_does_what_a_plain_one_does(seed: int) -> None:
     dice = random.Random(seed)
     sizes = {f"gn{n}": dice.choice((2, 4, 8)) for n in range(dice.randint(1, 6))}

@@ -14,7 +14,7 @@ from nodemgr.core.cluster.state import ClusterDraft
 from tests.core.cluster.test_gpu_shares import gpu, share, site
 from tests.core.cluster.test_walks import Walk
 from tests.core.cluster.world import PlainNode
-from tests.support.examples import examples
+from tests.support.examples import seeds
 
 
 def facts(draft: ClusterDraft, uses: NodeUses) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
-@pytest.mark.parametrize("seed", range(examples(20)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_a_walk(seed: int, kept: list[bool]) -> None:
     walked = Walk(seed, PlainNode)
     walked.steps()

@@ -20,7 +20,7 @@ from nodemgr.core.cluster.entities import STAGES, ClusterJob, ClusterStage, Ende
 from nodemgr.core.model.entities import TaskClass
 from nodemgr.core.model.transitions import checked
 from tests.core.cluster.world import ENVS, Cluster, PlainNode, RealNode, SimNode, names
-from tests.support.examples import examples
+from tests.support.examples import seeds
 
 STEPS = 400
 IN_A_COPY = {
@@ -210,29 +210,31 @@ def test_the_walks_take_each_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -
         return checked(table, before, event, after)
 
     monkeypatch.setattr(cluster_state, "checked", seen)
+    rows = {(*row, after) for row, targets in STAGES.items() for after in targets.states}
     for seed in range(200):
         fails = partial(PlainNode, fails=0.15 if seed % 2 else 0.8)
         walk(seed, fails, copies=seed % 4 > 1)
-    rows = {(*row, after) for row, targets in STAGES.items() for after in targets.states}
+        if rows - IN_A_COPY <= taken:
+            break
     assert rows - IN_A_COPY == taken - IN_A_COPY
 
 
-@pytest.mark.parametrize("seed", range(examples(60)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_a_walk_with_plain_nodes(seed: int) -> None:
     walk(seed, PlainNode)
 
 
-@pytest.mark.parametrize("seed", range(examples(60)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_a_walk_of_a_head_that_is_restored_from_copies(seed: int) -> None:
     walk(seed, PlainNode, copies=True)
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.long))
 def test_a_walk_with_the_core_of_real_nodes(seed: int) -> None:
     walk(seed, RealNode)
 
 
-@pytest.mark.parametrize("seed", range(examples(40)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_the_gpus_that_nodes_give_an_environment_never_exceed_its_total(seed: int) -> None:
     """Counted on the nodes, where one GPU of many tasks of the environment is one.
 

@@ -14,7 +14,7 @@ from nodemgr.core.state import accounting, elastic_grants
 from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
 from tests.core.world import GIB, Node
-from tests.support.examples import examples
+from tests.support.examples import seeds
 
 
 def test_the_first_task_gets_all_and_gives_way_to_the_next() -> None:
@@ -378,13 +378,6 @@ RULES: tuple[Rule[Memory], ...] = (
 )
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.slow))
 def test_a_walk(seed: int) -> None:
     walk(Memory(1 if seed % 2 else GPUS), RULES, Memory.check, seed)
-
-
-@pytest.mark.long
-def test_long_walks() -> None:
-    """The test above has eight of these walks."""
-    for seed in range(100, 100 + examples(60)):
-        walk(Memory(1 if seed % 2 else GPUS), RULES, Memory.check, seed)

@@ -31,7 +31,7 @@ from nodemgr.core.state import elastic_leases
 from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
 from tests.core.world import Node, key
-from tests.support.examples import examples
+from tests.support.examples import seeds
 
 ENVS = ("alice", "bob", "carol")
 GPUS = 5
@@ -250,7 +250,7 @@ RULES: tuple[Rule[Elastic], ...] = (
 )
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.long))
 def test_a_walk(seed: int) -> None:
     walk(Elastic(), RULES, Elastic.check, seed)
 

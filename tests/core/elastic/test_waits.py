@@ -28,7 +28,7 @@ from tests.core.elastic.test_grants import Memory
 from tests.core.elastic.test_resizes import RECALL_MS, Elastic
 from tests.core.walks import Rule, walk
 from tests.core.world import Node
-from tests.support.examples import examples
+from tests.support.examples import seeds
 
 STRIDE_MS = 500
 
@@ -191,27 +191,11 @@ def timed(rules: tuple[Rule[Any], ...]) -> tuple[Rule[Any], ...]:
     )
 
 
-def walk_gpus(seed: int) -> None:
+@pytest.mark.parametrize("seed", seeds(pytest.mark.long))
+def test_no_request_waits_for_gpus_above_a_least_number_beyond_the_deadline(seed: int) -> None:
     walk(Recalled(), timed(test_resizes.RULES), Recalled.check, seed)
 
 
-def walk_memory(seed: int) -> None:
-    walk(Lowered(1 if seed % 2 else 3), timed(test_grants.RULES), Lowered.check, seed)
-
-
-@pytest.mark.parametrize("seed", range(examples(6)))
-def test_no_request_waits_for_gpus_above_a_least_number_beyond_the_deadline(seed: int) -> None:
-    walk_gpus(seed)
-
-
-@pytest.mark.parametrize("seed", range(13, 13 + examples(6)))
+@pytest.mark.parametrize("seed", seeds(pytest.mark.long))
 def test_no_request_waits_for_unused_memory_beyond_a_beat(seed: int) -> None:
-    walk_memory(seed)
-
-
-@pytest.mark.long
-def test_long_walks() -> None:
-    """The tests above have six walks of each kind."""
-    for seed in range(100, 100 + examples(10)):
-        walk_gpus(seed)
-        walk_memory(seed)
+    walk(Lowered(1 if seed % 2 else 3), timed(test_grants.RULES), Lowered.check, seed)
