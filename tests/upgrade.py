@@ -58,6 +58,8 @@ def kept(asked: Node, task: subprocess.Popen[str], before: list[dict[str, Any]])
     ], (before, after)
     assert take(task, 4) == 0
     assert take(task, 4) == OUT_OF_MEMORY, "the limit of 10 GiB holds"
+    while not next(row["connected"] for row in tasks(asked) if row["env"] == "alice"):
+        time.sleep(0.1)  # until then it reads the limits of the killed manager
     asked.call("quota", "set", "alice", "--gpus", "1", "--memory", "14GiB")
     assert take(task, 4) == 0, "a raised limit reaches the task"
 
