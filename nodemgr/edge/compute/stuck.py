@@ -7,6 +7,10 @@ A client that takes the token again and again, and launches nothing, delays each
 up to 25 ms. Each word that it writes could be right. But honest processes that wait keep their GPU
 busy, and an honest holder without work gives the token back within 10 ms. No process is accused:
 each env gets a page of its own, in which such a client delays its own env alone.
+
+Only a process that the reading before has too can be the one that is delayed. Short programs that
+follow each other are in their first tenth of a second in many readings: they load their work and
+use little of the GPU then.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ class StuckTurns:
 
     def __init__(self) -> None:
         self._readings: dict[Uuid, int] = {}
+        self._known: frozenset[ProcessKey] = frozenset()
+        """The processes of the reading before."""
 
     def judge(
         self,
@@ -43,11 +49,14 @@ class StuckTurns:
         for one in readings:
             if one.uuid in by_gpu:
                 by_gpu[one.uuid].append(one)
+        known = self._known
+        self._known = frozenset(one.process for there in by_gpu.values() for one in there)
         found = []
         counts: dict[Uuid, int] = {}
         for uuid, there in by_gpu.items():
             uses = {one.process: _percent(one, sampled) for one in there}
-            if _is_idle_while_one_waits(there, uses) or _is_held_idle(there, uses, holders[uuid]):
+            delayed, holder = [one for one in there if one.process in known], holders[uuid]
+            if _is_idle_while_one_waits(delayed, uses) or _is_held_idle(delayed, uses, holder):
                 counts[uuid] = self._readings.get(uuid, 0) + 1
                 if counts[uuid] == STUCK_READINGS:
                     found.append(uuid)
@@ -61,16 +70,16 @@ def _percent(one: Reading, sampled: Mapping[tuple[ProcessKey, Uuid], int]) -> in
     return sampled.get((one.process, one.uuid), told)
 
 
-def _is_idle_while_one_waits(there: list[Reading], uses: Mapping[ProcessKey, int]) -> bool:
-    waits = any(one.is_open and one.waited_ns >= WAITED_NS for one in there)
+def _is_idle_while_one_waits(delayed: list[Reading], uses: Mapping[ProcessKey, int]) -> bool:
+    waits = any(one.is_open and one.waited_ns >= WAITED_NS for one in delayed)
     return waits and sum(uses.values()) < BUSY_PERCENT
 
 
 def _is_held_idle(
-    there: list[Reading], uses: Mapping[ProcessKey, int], holder: ProcessKey | None
+    delayed: list[Reading], uses: Mapping[ProcessKey, int], holder: ProcessKey | None
 ) -> bool:
     if holder is None or uses.get(holder, 0) >= IDLE_PERCENT:
         return False
     if sum(uses.values()) >= FULL_PERCENT:  # on a busy machine a holder may not run for long
         return False
-    return any(one.process != holder and (one.used_ns or one.waited_ns) for one in there)
+    return any(one.process != holder and (one.used_ns or one.waited_ns) for one in delayed)

@@ -52,6 +52,7 @@ def test_turns_that_do_not_go_on(
     is_stuck: bool,
 ) -> None:
     stuck = StuckTurns()
+    assert stuck.judge(readings, sampled, {GPU: holder}) == [], "its processes are new"
     for _ in range(STUCK_READINGS - 1):
         assert stuck.judge(readings, sampled, {GPU: holder}) == []
     assert stuck.judge(readings, sampled, {GPU: holder}) == ([GPU] if is_stuck else [])
@@ -63,6 +64,15 @@ def test_one_good_reading_between_begins_anew() -> None:
     for _ in range(STUCK_READINGS):
         assert stuck.judge([reading(ONE, 0), waits()], {}, {GPU: ONE}) == []
         assert stuck.judge([reading(ONE, 90), waits()], {}, {GPU: ONE}) == []
+
+
+def test_short_programs_that_follow_each_other_are_not_stuck() -> None:
+    """In each reading two that have just begun: one waits while the other one loads."""
+    stuck = StuckTurns()
+    for pid in range(10, 10 + 4 * STUCK_READINGS, 2):
+        one, other = f"unix:{pid}:1", f"unix:{pid + 1}:1"
+        readings = [reading(one, 2), reading(other, 4, waited_ns=2 * WAITED_NS)]
+        assert stuck.judge(readings, {}, {GPU: one}) == []
 
 
 def test_a_page_of_one_env_is_never_looked_at() -> None:
