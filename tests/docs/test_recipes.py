@@ -41,11 +41,6 @@ RECIPES = {
                 "    is_memory_filled: bool = False\n",
                 "    note_color: int | None = None\n",
             ),
-            (
-                "nodemgr/core/model/events.py",
-                "    starts: bool = False\n",
-                "    note_color: int | None = None\n",
-            ),
         ),
         """
 from client_plugin import fields
@@ -56,7 +51,7 @@ from nodemgr.core.model.encoding import decode_as, encode_as
 from nodemgr.core.model.entities import RunSpec
 from nodemgr.edge.api import run_specs
 from nodemgr.edge.api.job_operations import SUBMISSION
-from nodemgr.edge.clients.client_sessions import ASKED
+from nodemgr.edge.clients.client_sessions import OF_RUN
 said = parser.parse(submit.VERB, ["--env", "a", "--note-color", "7", "--", "true"])
 wish = fields.wished(vars(said))
 assert wish["note_color"] == 7
@@ -64,7 +59,7 @@ assert fields.variables(wish)["NODEMGR_NOTE_COLOR"] == "7"
 assert fields.asked({"NODEMGR_NOTE_COLOR": "7"}) == {"note_color": 7}
 assert "--note-color" in parser.help_of(submit.VERB)
 assert SUBMISSION["note_color"].parse(7) == 7
-assert ("note_color", "note_color") in ASKED
+assert ("note_color", "note_color") in OF_RUN
 assert 'NM_WISH(note_color, 0, "NODEMGR_NOTE_COLOR", 1, 1,' in build.wishes()
 run = run_specs.take({"gpus": 1, "note_color": 7}, ("true",), "", is_elastic=False)
 assert decode_as(RunSpec, "run", encode_as(RunSpec, run)).note_color == 7
