@@ -138,6 +138,16 @@ def test_a_gpu_that_a_restart_missed_comes_back_with_its_record() -> None:
     assert rate(made, 1) > rate(made, 0)
 
 
+def test_a_new_gpu_takes_no_record_of_one_that_is_away() -> None:
+    made = node(3)
+    made.fails(1)
+    made.loses(1)
+    made.store.pop(("gpu", "GPU-1"))
+    made.restart()
+    made.gpus_are([gpu(0), gpu(2), gpu(3)])
+    assert {"GPU-1", "GPU-3"} <= set(made.state.gpu_records)
+
+
 # -- rates --
 
 
