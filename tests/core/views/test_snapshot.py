@@ -278,6 +278,16 @@ def test_a_job_that_ended_makes_the_same_row() -> None:
     assert json.loads(json.dumps(row)) == row
 
 
+@pytest.mark.parametrize(("peaks", "shown"), [((), None), ((0,), None), ((None, 7, 5), 7)])
+def test_a_job_has_the_largest_peak_of_its_attempts(
+    peaks: tuple[int | None, ...], shown: int | None
+) -> None:
+    job = node_with_jobs().job("j1")
+    attempts = tuple(replace(job.attempts[0], peak_bytes=peak) for peak in peaks)
+    told = job_rows.told(replace(job, attempts=attempts), None, {}, lambda *_: False, tails=True)
+    assert told["peak_bytes"] == shown
+
+
 # -- launch gates --
 
 
