@@ -8,9 +8,9 @@ up to 25 ms. Each word that it writes could be right. But honest processes that 
 busy, and an honest holder without work gives the token back within 10 ms. No process is accused:
 each env gets a page of its own, in which such a client delays its own env alone.
 
-Only a process that the reading before has too can be the one that is delayed. Short programs that
-follow each other are in their first tenth of a second in many readings: they load their work and
-use little of the GPU then.
+A process counts as delayed if it was in the reading before too, or if the holder was. Short
+programs that follow each other are in their first tenth of a second in many readings: they load
+their work, and use little of the GPU then.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class StuckTurns:
         counts: dict[Uuid, int] = {}
         for uuid, there in by_gpu.items():
             uses = {one.process: _percent(one, sampled) for one in there}
-            delayed, holder = [one for one in there if one.process in known], holders[uuid]
-            if _is_idle_while_one_waits(delayed, uses) or _is_held_idle(delayed, uses, holder):
+            holder, lasting = holders[uuid], [one for one in there if one.process in known]
+            delayed = there if holder in known else lasting
+            if _is_idle_while_one_waits(lasting, uses) or _is_held_idle(delayed, uses, holder):
                 counts[uuid] = self._readings.get(uuid, 0) + 1
                 if counts[uuid] == STUCK_READINGS:
                     found.append(uuid)

@@ -75,6 +75,14 @@ def test_short_programs_that_follow_each_other_are_not_stuck() -> None:
         assert stuck.judge(readings, {}, {GPU: one}) == []
 
 
+def test_a_holder_that_lasts_is_seen_beside_short_programs() -> None:
+    stuck, found = StuckTurns(), []
+    for pid in range(20, 20 + STUCK_READINGS + 1):
+        readings = [reading(ONE, 0), reading(f"unix:{pid}:1", 10)]
+        found += stuck.judge(readings, {}, {GPU: ONE})
+    assert found == [GPU]
+
+
 def test_a_page_of_one_env_is_never_looked_at() -> None:
     stuck = StuckTurns()
     for _ in range(2 * STUCK_READINGS):
