@@ -194,6 +194,7 @@ class NodeMonitor:
             self._process_gone(key, {})
         else:
             pid = process.pid
+            self._auditor.ended(process, self._clock.monotonic_ns())
             self.gpus.read_soon(lambda reading: self._process_gone(key, reading.of_process(pid)))
 
     def _process_gone(self, key: ProcessKey, unreclaimed_bytes: dict[Uuid, int]) -> None:
@@ -317,10 +318,11 @@ class NodeMonitor:
     def audit(self, reading: DriverReading) -> None:
         """Corrects the ledgers by the driver's figures and submits unexplained memory to the core.
 
-        It skips a reading that was under way at the last audit: memory freed before that audit
-        would appear unexplained both times.
+        It skips a reading that was under way at the last audit, and reads again: memory freed
+        before that audit would appear unexplained both times.
         """
         if reading.at_ns < self._audited_ns:
+            self.when_read(lambda: None)
             return
         state = self._state
         audited = self._auditor.audit(reading, self._clock.wall_ns())
@@ -328,6 +330,8 @@ class NodeMonitor:
         if audit.is_news(state, audited):
             self._found_ns = self._audited_ns
             self._engine.submit(audited)
+        if self._auditor.is_waiting:
+            self.when_read(lambda: None)
         limits_bytes = {where: grant.limit_bytes for where, grant in state.grants.items()}
         for env in self._context_sizes.learn(
             self._auditor.figures, state.gpus, limits_bytes, state.envs

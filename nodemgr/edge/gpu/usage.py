@@ -13,8 +13,9 @@ beyond the books.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from nodemgr.core.model.entities import Process, ProcessKey, Uuid
 from nodemgr.core.model.events import Audited, EndedUse, Seen
@@ -110,13 +111,25 @@ class Auditor:
         is_settled = self._words.get((process.key, uuid)) == (driver_bytes, word_bytes)
         return Figure(process, uuid, driver_bytes, word_bytes, is_settled)
 
+    def ended(self, process: Process, now_ns: int) -> None:
+        """A member ended. The first reading that begins from now on judges the end."""
+        self._ends.ended(process, now_ns)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Processes ended of which the last reading may be too old to know."""
+        return bool(self._ends.waiting)
+
     def _judgeable(self, reading: DriverReading, seen: Sequence[Seen], wall_ns: int) -> Audited:
+        # One answer for each process: one that ends meanwhile would explain its memory as a living
+        # one, and be counted as ended without any.
+        lives = cache(is_alive)
         ownerless_bytes = {
-            uuid: self._unexplained(uuid, there_bytes)
+            uuid: self._unexplained(uuid, there_bytes, lives)
             for uuid, there_bytes in reading.ownerless_bytes.items()
             if uuid in self._state.gpus
         }
-        ended = self._ends.since_last(reading, seen, self._words)
+        ended = self._ends.since_last(reading, seen, self._words, lives)
         return Audited(
             frozenset(reading.processes),
             tuple(seen),
@@ -140,7 +153,9 @@ class Auditor:
             for uuid, there_bytes in ownerless_bytes.items()
         }
 
-    def _unexplained(self, uuid: Uuid, ownerless_bytes: int) -> int:
+    def _unexplained(
+        self, uuid: Uuid, ownerless_bytes: int, lives: Callable[[ProcessKey], bool]
+    ) -> int:
         """The bytes of no listed process that no living member's word explains.
 
         A word covers memory of its process that the driver shows for none: exported memory that the
@@ -153,7 +168,7 @@ class Auditor:
             figure = shown.get(process.key)
             if figure is not None:
                 ownerless_bytes -= max(0, figure.word_bytes - figure.driver_bytes)
-            elif process.slot is not None and is_alive(process.key):
+            elif process.slot is not None and lives(process.key):
                 ownerless_bytes -= self._ledgers.slot_used(process.env, row, process.slot)
         return max(0, ownerless_bytes)
 
@@ -178,21 +193,36 @@ class Auditor:
 
 
 class Ends:
-    """The processes that ended since the last reading, and the memory that stayed behind them."""
+    """The processes that ended since the last reading, and the memory that stayed behind them.
+
+    An end counts at the first reading that began after it was known: an earlier one may have been
+    made while the process lived. Until then all ends on that GPU wait.
+    """
 
     def __init__(self, state: State, ledgers: Ledgers) -> None:
         self._state, self._ledgers = state, ledgers
         self._uses: dict[tuple[ProcessKey, Uuid], tuple[int, EndedUse]] = {}
-        """PID and use of those that the driver showed."""
-        self._counted: set[ProcessKey] = set()
-        """Ended processes that the core still has."""
+        """PID and use of those that the driver showed, and of members that ended."""
+        self._known_ns: dict[ProcessKey, int] = {}
+        """Since when an end is known, of those that do not count yet."""
+        self._counted: set[tuple[ProcessKey, Uuid]] = set()
+        """Ends of processes that the core still has."""
         self._ownerless_bytes: dict[Uuid, int] = {}
+        """Before the ends that do not count yet."""
+        self.waiting: set[Uuid] = set()
+        """GPUs with ends that do not count yet."""
+
+    def ended(self, process: Process, now_ns: int) -> None:
+        """A member ended. The core may forget it and its words before the next reading."""
+        self._known_ns.setdefault(process.key, now_ns)
+        self._note_words(process)
 
     def since_last(
         self,
         reading: DriverReading,
         seen: Iterable[Seen],
         words: Mapping[tuple[ProcessKey, Uuid], tuple[int, int]],
+        lives: Callable[[ProcessKey], bool],
     ) -> tuple[EndedUse, ...]:
         """A process whose PID the driver still shows has not ended on that GPU.
 
@@ -203,45 +233,57 @@ class Ends:
             _, word_bytes = words.get((one.process, one.uuid), (0, 0))
             use = EndedUse(one.uuid, one.env, max(one.memory_bytes, word_bytes), word_bytes)
             uses[one.process, one.uuid] = one.pid, use
-        ended = []
+        self._find_unseen({process for process, _ in (*uses, *self._uses)}, lives)
+        ended: dict[tuple[ProcessKey, Uuid], tuple[int, EndedUse]] = {}
         for key, (pid, use) in self._uses.items():
             if key in uses:
                 continue
             if use.uuid not in reading.processes or pid in reading.processes[use.uuid]:
                 uses[key] = pid, use
-            elif not is_alive(key[0]):
-                ended.append(use)
-                self._counted.add(key[0])
-        ended += self._unseen(uses)
-        self._uses = uses
-        return tuple(ended)
+            elif not lives(key[0]):
+                ended[key] = pid, use
+        self.waiting = {
+            uuid
+            for process, uuid in ended
+            if self._known_ns.setdefault(process, reading.at_ns + 1) > reading.at_ns
+        }
+        self._uses = uses | {key: ended[key] for key in ended if key[1] in self.waiting}
+        counted = {key: use for key, (_, use) in ended.items() if key[1] not in self.waiting}
+        members = self._state.processes.keys()
+        self._counted = {key for key in (*self._counted, *counted) if key[0] in members}
+        left = {process for process, _ in self._uses}
+        self._known_ns = {key: ns for key, ns in self._known_ns.items() if key in left}
+        return tuple(counted.values())
 
-    def _unseen(self, uses: Mapping[tuple[ProcessKey, Uuid], object]) -> Iterator[EndedUse]:
+    def _find_unseen(
+        self, shown: Container[ProcessKey], lives: Callable[[ProcessKey], bool]
+    ) -> None:
         """Ended members that the driver showed in no reading: their words are still there."""
-        shown = {process for process, _ in (*uses, *self._uses)}
-        members = self._state.processes
-        self._counted &= members.keys()
-        for process in members.values():
-            if (
-                process.slot is None
-                or process.key in shown
-                or process.key in self._counted
-                or is_alive(process.key)
-            ):
-                continue
-            self._counted.add(process.key)
-            for uuid, gpu in self._state.gpus.items():
-                word_bytes = self._ledgers.slot_used(process.env, gpu.index, process.slot)
-                if word_bytes:
-                    yield EndedUse(uuid, process.env, word_bytes, word_bytes)
+        for key, process in self._state.processes.items():
+            if key not in shown and not lives(key):
+                self._note_words(process)
+
+    def _note_words(self, process: Process) -> None:
+        """The use of an ended member by its words, which stay until the core forgets it."""
+        if process.slot is None or process.pid is None:
+            return
+        for uuid, gpu in self._state.gpus.items():
+            word_bytes = self._ledgers.slot_used(process.env, gpu.index, process.slot)
+            if word_bytes and (process.key, uuid) not in self._counted:
+                use = EndedUse(uuid, process.env, word_bytes, word_bytes)
+                self._uses.setdefault((process.key, uuid), (process.pid, use))
 
     def growth(self, uuids: Iterable[Uuid], ownerless_bytes: Mapping[Uuid, int]) -> dict[Uuid, int]:
-        """By how much the memory of no process grew on these GPUs since the last reading.
+        """By how much the memory of no process grew on these GPUs since the ends before.
 
         Nothing is known of a GPU at its first reading.
         """
         before_bytes = self._ownerless_bytes
-        self._ownerless_bytes = {**before_bytes, **ownerless_bytes}
+        self._ownerless_bytes = before_bytes | {
+            uuid: there_bytes
+            for uuid, there_bytes in ownerless_bytes.items()
+            if uuid not in self.waiting or uuid not in before_bytes
+        }
         return {
             uuid: max(0, ownerless_bytes[uuid] - before_bytes[uuid])
             for uuid in uuids

@@ -72,6 +72,12 @@ class World:
         self.words = Words()
         keys = {pid: member.key for pid, member in members.items()}
         self.auditor = Auditor(state, self.words, keys.get, strangers)
+        self._state = state
+
+    def forget(self, member: Process) -> None:
+        """The core has dropped it, and its word is gone."""
+        del self._state.processes[member.key]
+        self.words.word_bytes = 0
 
     def audit(self, **gib_by_pid: int) -> tuple[Seen, ...]:
         shown = {int(name[1:]): size * GIB for name, size in gib_by_pid.items()}
@@ -177,48 +183,125 @@ def test_a_little_memory_of_no_process_is_not_looked_into() -> None:
     assert ownerless_gib(World(), {}, 1) == 0
 
 
-def test_memory_that_stays_is_told_with_the_processes_that_ended() -> None:
-    child = started()
-    key = process_key(child.pid, start_ticks(child.pid) or 0)
-    world = World(members={child.pid: replace(MEMBER, key=key, pid=child.pid)})
-    world.words.word_bytes = 2 * GIB
+class Ending:
+    """A process of alice's that may end, and readings of its GPU, one after the other."""
 
-    def read(shown: dict[int, int], ownerless_gib: int | None) -> tuple[list[EndedUse], int]:
-        """One reading; None: this GPU could not be read."""
+    def __init__(self) -> None:
+        self._child = started()
+        key = process_key(self._child.pid, start_ticks(self._child.pid) or 0)
+        self.member = replace(MEMBER, key=key, pid=self._child.pid)
+        self.world = World(members={self._child.pid: self.member})
+        self.now_ns = 0
+
+    def allocate(self) -> None:
+        self.world.words.word_bytes = 2 * GIB
+
+    def end(self) -> None:
+        """It had allocated by then."""
+        self.allocate()
+        self._child.kill()
+        self._child.communicate()
+
+    def is_heard(self) -> None:
+        """The kernel told the manager of its end."""
+        self.world.auditor.ended(self.member, self.now_ns)
+
+    def read(
+        self, ownerless_gib: int | None, shown_gib: int = 0, began_before_ns: int = 0
+    ) -> tuple[list[EndedUse], int]:
+        """One reading, the ends and the GiB that stayed; None: this GPU could not be read."""
         there = ownerless_gib is not None
+        self.now_ns += 10
         reading = DriverReading(
             (),
-            processes={UUID: {pid: size * GIB for pid, size in shown.items()}} if there else {},
+            processes={UUID: {self._child.pid: shown_gib * GIB} if shown_gib else {}}
+            if there
+            else {},
+            at_ns=self.now_ns - began_before_ns,
             ownerless_bytes={UUID: ownerless_gib * GIB} if ownerless_gib is not None else {},
         )
-        audited = world.auditor.audit(reading, 0)
+        audited = self.world.auditor.audit(reading, 0)
         return list(audited.ended), audited.stayed_bytes.get(UUID, 0) // GIB
 
-    assert read({child.pid: 3}, 1) == ([], 0)
-    assert read({child.pid: 3}, 2) == ([], 0), "nobody has ended"
-    child.kill()
-    child.communicate()
-    assert read({child.pid: 3}, 2) == ([], 0), "the driver still shows it"
-    assert read({}, None) == ([], 0)
-    its_use = EndedUse(UUID, "alice", 3 * GIB, 2 * GIB)
-    assert read({}, 5) == ([its_use], 3)
-    assert read({}, 6) == ([], 0), "once"
+
+ITS_WORD = EndedUse(UUID, "alice", 2 * GIB, 2 * GIB)
+
+
+def test_memory_that_stays_is_told_with_the_processes_that_ended() -> None:
+    one = Ending()
+    one.allocate()
+    assert one.read(1, shown_gib=3) == ([], 0)
+    assert one.read(2, shown_gib=3) == ([], 0), "nobody has ended"
+    one.end()
+    one.is_heard()
+    assert one.read(2, shown_gib=3) == ([], 0), "the driver still shows it"
+    assert one.read(None) == ([], 0)
+    assert one.read(5) == ([EndedUse(UUID, "alice", 3 * GIB, 2 * GIB)], 3)
+    assert one.read(6) == ([], 0), "once"
 
 
 def test_a_process_that_ended_between_two_readings_had_its_word() -> None:
-    child = started()
-    key = process_key(child.pid, start_ticks(child.pid) or 0)
-    world = World(members={child.pid: replace(MEMBER, key=key, pid=child.pid)})
-    child.kill()
-    child.communicate()
-    world.words.word_bytes = 2 * GIB
-    for ended, ownerless_gib in ([EndedUse(UUID, "alice", 2 * GIB, 2 * GIB)], 4), ([], 5):
-        reading = DriverReading(
-            (), processes={UUID: {}}, ownerless_bytes={UUID: ownerless_gib * GIB}
-        )
-        audited = world.auditor.audit(reading, 0)
-        assert list(audited.ended) == ended
-        assert audited.stayed_bytes == {}, "at the first reading nothing is known of before"
+    one = Ending()
+    one.end()
+    one.is_heard()
+    assert one.read(4) == ([ITS_WORD], 0), "at the first reading nothing is known of before"
+    assert one.read(5) == ([], 0)
+
+
+def test_a_process_that_the_core_forgets_before_a_reading_is_told_with_the_next() -> None:
+    one = Ending()
+    one.read(1)
+    one.end()
+    one.is_heard()
+    one.world.forget(one.member)
+    assert one.read(3) == ([ITS_WORD], 2)
+    assert one.read(4) == ([], 0), "once"
+
+
+def test_a_reading_that_began_before_an_end_was_known_does_not_judge_it() -> None:
+    """It may have been made while the process lived: what stayed is not in it yet."""
+    one = Ending()
+    one.read(1)
+    one.end()
+    assert one.read(1) == ([], 0)
+    assert one.world.auditor.is_waiting
+    one.is_heard()
+    one.world.forget(one.member)
+    assert one.read(3) == ([ITS_WORD], 2)
+    assert not one.world.auditor.is_waiting
+
+
+def test_what_stayed_may_be_in_the_reading_that_waits_already() -> None:
+    one = Ending()
+    one.read(1)
+    one.end()
+    one.is_heard()
+    assert one.read(3, began_before_ns=15) == ([], 0)
+    assert one.read(3) == ([ITS_WORD], 2)
+
+
+def test_an_end_that_is_heard_after_it_was_told_is_not_told_again() -> None:
+    one = Ending()
+    one.end()
+    assert one.read(1) == ([], 0)
+    assert one.read(3) == ([ITS_WORD], 2)
+    one.is_heard()
+    assert one.read(5) == ([], 0)
+
+
+def test_a_process_that_ends_while_a_reading_is_judged_explains_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At this reading it lives, so its memory is found to have stayed at a later one."""
+    one = Ending()
+    one.allocate()
+    answers = [True]
+    monkeypatch.setattr(
+        "nodemgr.edge.gpu.usage.is_alive", lambda _key: answers.pop() if answers else False
+    )
+    assert one.read(2) == ([], 0)
+    assert one.read(2) == ([], 0), "an end that this reading may be too old for"
+    assert one.read(2) == ([ITS_WORD], 2)
 
 
 # -- the env of a process
