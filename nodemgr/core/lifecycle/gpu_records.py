@@ -24,6 +24,7 @@ from nodemgr.core.model.entities import (
     MAX_EVIDENCE,
     MAX_EVIDENCE_CHARACTERS,
     MAX_FAILURES,
+    Evidence,
     Failure,
     FailureKind,
     Gpu,
@@ -176,11 +177,12 @@ def _record(
     The caller writes the outlook (estimate).
     """
     service_ns, line = _stamp(draft), detail[:MAX_EVIDENCE_CHARACTERS]
+    one = Evidence(line)
     last = known[-1] if known else None
     if last is not None and not by and service_ns - last.last_service_ns < FAILURE_GAP_NS:
         evidence = last.evidence
-        if line not in evidence and len(evidence) < MAX_EVIDENCE:
-            evidence = (*evidence, line)
+        if one not in evidence and len(evidence) < MAX_EVIDENCE:
+            evidence = (*evidence, one)
         grown = replace(last, evidence=evidence, last_service_ns=service_ns)
         draft.failures.put(last.failure_id, grown)
         if kind is not FailureKind.VANISHED:
@@ -189,7 +191,7 @@ def _record(
     for row in known[: max(0, len(known) + 1 - MAX_FAILURES)]:
         draft.failures.drop(row.failure_id)
     failure_id = f"f{draft.count(FAILURES)}"
-    new = Failure(failure_id, gpu.uuid, kind, draft.wall_ns, service_ns, (line,), service_ns, by)
+    new = Failure(failure_id, gpu.uuid, kind, draft.wall_ns, service_ns, (one,), service_ns, by)
     draft.failures.put(failure_id, new)
     more = {"kind": kind.value, "evidence": line, "by": by}
     draft.publish("gpu.failed", {**_facts(draft, gpu), "failure": failure_id, **more})

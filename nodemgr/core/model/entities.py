@@ -309,6 +309,16 @@ class FailureKind(enum.StrEnum):
 
 
 @value
+class Evidence:
+    """A sign of a GPU's failure: an event, or an attempt of a job that ended badly beside one."""
+
+    what: str = ""
+    """The event in words, one line; empty: it is an attempt."""
+    job_id: str = ""
+    attempt: int = 0
+
+
+@value
 class Failure:
     """One failure of a GPU; evidence of the same kind or another within a minute is part of it."""
 
@@ -319,8 +329,8 @@ class Failure:
     wall_ns: int
     service_ns: int
     """On the clock of the manager's service (State.service_now), by which it ages."""
-    evidence: tuple[str, ...]
-    """A line for each event, the first MAX_EVIDENCE."""
+    evidence: tuple[Evidence, ...]
+    """The first MAX_EVIDENCE."""
     last_service_ns: int
     """Of its last evidence."""
     by: str = ""

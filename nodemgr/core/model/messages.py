@@ -49,10 +49,6 @@ GPUS_WENT = Message(
 )
 JOINED = Part("it joined a task that has a lease")
 
-# -- news of GPUs, findings of the audit --
-
-ATTEMPT_FAILED = Part("{job}, attempt {attempt}, failed beside it")
-
 # -- elastic tasks --
 
 """In the place of a request: the reason of a recall."""

@@ -33,7 +33,7 @@ def row(state: State, gpu: Gpu, env: str | None = None) -> dict[str, Any]:
         "failures": len(failures),
         "last_failure": None if last is None else last.wall_ns // SECOND_NS,
         "last_failure_evidence": (
-            [] if last is None else list(failure_rows.evidence_for(state, last, env))
+            [] if last is None else failure_rows.evidence_for(state, last, env)
         ),
         "failures_per_1000_hours": None if known is None else known.rate_per_hour * SHOWN_HOURS,
         "failures_per_1000_hours_low": None if known is None else known.low_per_hour * SHOWN_HOURS,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable
@@ -199,6 +200,21 @@ def _runs(_db: sqlite3.Connection) -> None:
     """Rows of requests with all columns of a job's run: no version before reads them."""
 
 
+def _evidence(db: sqlite3.Connection) -> None:
+    """An attempt beside a failure of a GPU is its job and its number, no line."""
+
+    def of_line(line: str) -> dict[str, Any]:
+        found = re.fullmatch(r"([\w.]+), attempt (\d+), failed beside it", line)
+        if found is None:
+            return {"what": line}
+        return {"job_id": found[1], "attempt": int(found[2])}
+
+    def of_failure(row: dict[str, Any]) -> None:
+        row["evidence"] = list(map(of_line, row["evidence"]))
+
+    _rewrite(db, "current", "key", of_failure, "kind = 'failure'")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _tables,
     _entering,
@@ -207,6 +223,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _assignments,
     _programs,
     _runs,
+    _evidence,
 )
 """The n-th makes a store of version n out of one of version n - 1."""
 

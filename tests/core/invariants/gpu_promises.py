@@ -33,7 +33,7 @@ def _failures(state: State) -> Iterator[str]:
     for row in state.failures.values():
         if not row.service_ns <= row.last_service_ns <= service_ns:
             yield f"{row.failure_id} is of a time that has not come"
-        lines = row.evidence
+        lines = [one.what for one in row.evidence]
         if not 0 < len(lines) <= MAX_EVIDENCE or max(map(len, lines)) > MAX_EVIDENCE_CHARACTERS:
             yield f"{row.failure_id} has {len(lines)} lines of evidence"
 

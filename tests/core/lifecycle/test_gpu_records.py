@@ -12,6 +12,7 @@ from nodemgr.core.model.entities import (
     MAX_EVIDENCE,
     MAX_FAILURES,
     Cause,
+    Evidence,
     FailureKind,
     JobState,
     TaskClass,
@@ -60,7 +61,7 @@ def test_a_failure_is_kept_with_its_time_and_evidence() -> None:
     made.fails(2, 48)
     (row,) = made.state.failures.values()
     assert (row.uuid, row.kind, row.wall_ns) == ("GPU-2", FailureKind.XID, made.wall_ns)
-    assert row.evidence == ("XID 48: uncorrectable memory error (double bit ECC)",)
+    assert row.evidence == (Evidence("XID 48: uncorrectable memory error (double bit ECC)"),)
     assert names(made) == ["gpu.failed"]
 
 
@@ -98,7 +99,7 @@ def test_an_administrators_word_is_a_failure_of_its_own() -> None:
     made.fails(1)
     made.reports_failure(1, "the fan is loud")
     assert [row.by for row in made.state.failures.values()] == ["", "root"]
-    assert made.state.failures["f2"].evidence == ("reported by root: the fan is loud",)
+    assert made.state.failures["f2"].evidence == (Evidence("reported by root: the fan is loud"),)
 
 
 def test_the_records_are_bounded() -> None:
@@ -398,11 +399,11 @@ def test_a_job_whose_gpu_failed_comes_back_on_another_one() -> None:
     assert (paused.state, paused.attempts[-1].cause) == (JobState.PAUSED, Cause.GPU_LOST)
     row = made.state.failures["f1"]
     beside = f"{job}, attempt 1, failed beside it"
-    assert row.evidence[-1] == beside
+    assert row.evidence[-1] == Evidence(job_id=job, attempt=1)
     failed = made.state.gpus["GPU-0"]
     for env, shown in ((None, beside), ("a", beside), ("b", OF_ANOTHER)):
         evidence = gpu_health.row(made.state, failed, env)["last_failure_evidence"]
-        assert evidence == [row.evidence[0], shown]
+        assert evidence == [row.evidence[0].what, shown]
     made.passes(20_000)
     again = made.state.jobs[job]
     assert again.state is JobState.STARTING

@@ -22,14 +22,14 @@ import pytest
 from nodemgr.cli.admins import serve
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.model.encoding import decode
-from nodemgr.core.model.entities import Config
+from nodemgr.core.model.entities import Config, Evidence
 from nodemgr.edge.store import migrations as module
 from nodemgr.edge.store.database import FILE_NAME, Store
 from nodemgr.edge.store.migrations import MIGRATIONS, StoreUnusable
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden"
 STORES = ("earlier_store", "store", "unnumbered_store")
-LANDED = {1: 58753245, 2: 0, 3: 3582654781, 4: 1915442629, 5: 0, 6: 4013102952, 7: 0}
+LANDED = {1: 58753245, 2: 0, 3: 3582654781, 4: 1915442629, 5: 0, 6: 4013102952, 7: 0, 8: 2019786239}
 """Checksum of the text of each migration that has landed; 0: it has none."""
 MEASURED = re.compile(
     r"""INSERT INTO "(records|history)"|INSERT INTO "current" VALUES\('(job|record|task)'"""
@@ -134,6 +134,7 @@ def test_a_landed_migration_is_never_edited() -> None:
     rows = inspect.getsource(module._array_rows) + inspect.getsource(module._enqueue)
     assert zlib.crc32(rows.encode()) == LANDED[4]
     assert zlib.crc32(inspect.getsource(module._programs).encode()) == LANDED[6]
+    assert zlib.crc32(inspect.getsource(module._evidence).encode()) == LANDED[8]
 
 
 @pytest.mark.parametrize("state", ["queued", "held", "after"])
@@ -164,6 +165,21 @@ def test_an_array_that_was_still_entering_waits_as_one_row(tmp_path: Path, state
     assert restored.env_jobs["alice"] >= 4
     waiting = [(request.job_id, request.size) for request in restored.requests.values()]
     assert ("j7", 3) in waiting or state != "queued"
+
+
+def test_an_attempt_beside_a_failure_becomes_fields(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    path = tmp_path / FILE_NAME
+    lines = ["XID 79: fell off the bus", "j3.0, attempt 2, failed beside it"]
+    row = {"failure_id": "f1", "uuid": "GPU-0", "kind": "xid", "wall_ns": 1, "service_ns": 1,
+           "evidence": lines, "last_service_ns": 1}  # fmt: skip
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("INSERT INTO current VALUES ('failure', 'f1', ?)", (json.dumps(row),))
+    set_version(path, 7)
+    store = Store(tmp_path)
+    (failure,) = (decode(kind, text) for kind, _, text in store.current() if kind == "failure")
+    store.close()
+    assert failure.evidence == (Evidence(lines[0]), Evidence(job_id="j3.0", attempt=2))
 
 
 KILLED = """
@@ -280,10 +296,10 @@ def test_the_last_two_copies_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Store(tmp_path).close()
         assert version(path) == len(MIGRATIONS) + later
     last = [f"{FILE_NAME}-v{len(MIGRATIONS) + number}" for number in (1, 2)]
-    assert names(tmp_path) == [FILE_NAME, *last]
+    assert names(tmp_path) == sorted([FILE_NAME, *last])
     (tmp_path / last[0]).replace(path)
     Store(tmp_path).close()
-    assert names(tmp_path) == [FILE_NAME, *last]
+    assert names(tmp_path) == sorted([FILE_NAME, *last])
 
 
 def test_serve_upgrades_without_a_copy_where_it_is_told(
