@@ -6,8 +6,6 @@ Fields that an older manager does not have, and those that are null, are left ou
 
 from __future__ import annotations
 
-import re
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
@@ -79,9 +77,8 @@ def waiting(request: Row, queue_length: Optional[int] = None) -> str:
 
 
 def reason(request: Row) -> str:
-    """Why it waits, without the place."""
-    text = str(request.get("reason") or "its turn comes next")
-    return re.sub(r"^place \d+ in queue [^:]*: ", "", text)
+    """Why it waits."""
+    return str(request.get("reason") or "its turn comes next")
 
 
 def gib(size_bytes: int) -> str:

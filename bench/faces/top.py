@@ -70,7 +70,7 @@ def waiting(number: int, now_s: float) -> dict[str, Any]:
     return {
         "id": f"j{number}", "request": f"r{number}", "job": f"j{number}", "name": "sweep",
         "env": "alice", "gpus": 2, "priority": "normal", "position": number, "state": "queued",
-        "reason": f"place {number} in queue normal: needs 2 GPUs, 0 free", "users": ["alice"],
+        "reason": "needs 2 GPUs, 0 free", "users": ["alice"],
         "command": "python sweep.py", "waited_seconds": number, "place": None,
         "expected_start": int(now_s) + 60 * number, "expected_spread_seconds": 30,
     }  # fmt: skip

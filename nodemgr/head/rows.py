@@ -17,7 +17,7 @@ from nodemgr.core.cluster.state import QUEUE, ClusterState
 from nodemgr.core.model import array_rows, job_ids
 from nodemgr.core.model import messages as job_messages
 from nodemgr.core.model.entities import MS
-from nodemgr.core.views.job_rows import exit_of
+from nodemgr.core.views.job_rows import UNPLACED, exit_of
 
 S = 1_000_000_000
 SHOWN_STATES = {ClusterStage.ASSIGNED: "queued"}
@@ -33,8 +33,7 @@ def living(state: ClusterState, job: ClusterJob, now_ns: int, silent_s: int | No
         **_spec(job),
         "id": array_rows.waiting(job),
         "request": None,
-        "position": None,
-        "cause": None,
+        **UNPLACED,
         "reason": why(state, job, silent_s),
         "state": state_of(job),
         "node": None if row is None else row.node,

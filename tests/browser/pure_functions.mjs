@@ -78,12 +78,6 @@ test("sizes, durations and powers", () => {
   assert.equal(format.outcome({ exit_code: null, signal: 9 }), "signal 9");
 });
 
-test("why a row waits is told without its place", () => {
-  const row = { reason: "place 3 in queue normal: needs 2 GPUs, 0 free" };
-  assert.equal(format.reason(row), "needs 2 GPUs, 0 free");
-  assert.equal(format.reason({ reason: null }), "");
-});
-
 test("the clock has the date of another day", () => {
   const now = new Date(2026, 10, 22, 14, 0, 0).getTime() / 1000;
   assert.equal(format.clock(now, now), "14:00 UTC");

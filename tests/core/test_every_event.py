@@ -94,12 +94,12 @@ def check(walked: Everything) -> None:
     draft = state.at(walked.node.now_ns)
     first_waits_rightly(draft)
     best_effort_cannot_grow(draft)
-    for request, *_, line in notify.listing(state, draft.now_ns):
-        said = Line(draft, request, line)
+    for request, standing in notify.listing(state, draft.now_ns):
+        said = Line(draft, request, standing.why)
         said.is_true()
-        assert said.names_a_hindrance(), f"{request}: {line}"
-        may_wait = said.entries or waits_for_host(draft, request, line)
-        assert may_wait or not has_free_gpus(draft, request), f"{request}: {line}"
+        assert said.names_a_hindrance(), f"{request}: {standing}"
+        may_wait = said.entries or waits_for_host(draft, request, standing.why)
+        assert may_wait or not has_free_gpus(draft, request), f"{request}: {standing}"
 
 
 def first_waits_rightly(draft: Draft) -> None:

@@ -13,6 +13,7 @@ from nodemgr.core.lifecycle import timers
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import Draft, Transition, step
 from nodemgr.core.model import array_rows, encoding, events, job_ids
+from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.effects import (
     CloseLedger,
     DropCap,
@@ -625,8 +626,9 @@ class Node:
     def granted(self, pid: int) -> SendGrant | None:
         return next((effect for effect in self.of(SendGrant) if effect.connection == pid), None)
 
-    def told(self, pid: int) -> SendWait | None:
-        return next((effect for effect in self.of(SendWait) if effect.connection == pid), None)
+    def told(self, pid: int) -> Standing | None:
+        sent = (effect for effect in self.of(SendWait) if effect.connection == pid)
+        return next((effect.standing for effect in sent), None)
 
     def denied(self, pid: int) -> SendDeny | None:
         return next((effect for effect in self.of(SendDeny) if effect.connection == pid), None)

@@ -71,9 +71,8 @@ def test_the_place_of_a_request(position: int | None, length: int | None, line: 
     assert summary.waiting({"position": position}, length) == line
 
 
-def test_a_reason_stands_without_its_place() -> None:
-    row = {"reason": "place 2 in queue low (after 1 in other queues): needs 1 GPU: bob"}
-    assert summary.reason(row) == "needs 1 GPU: bob"
+def test_the_reason_of_a_request() -> None:
+    assert summary.reason({"reason": "needs 1 GPU: bob"}) == "needs 1 GPU: bob"
     assert summary.reason({"reason": None}) == "its turn comes next"
 
 

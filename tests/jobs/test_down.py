@@ -59,7 +59,7 @@ def row(world: World, job_id: str) -> dict[str, Any]:
 
 def why(world: World, job_id: str) -> str:
     reason: str = row(world, job_id)["reason"]
-    return reason.partition(": ")[2]
+    return reason
 
 
 def orders_by_pass(world: World) -> list[int]:

@@ -9,6 +9,7 @@ from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.commands.queue_actions import AS_USER
 from client_plugin.verbs.commands.suspend import MEANWHILE, TIMEOUT_S, explained
+from client_plugin.verbs.presentation import cells
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 
@@ -21,7 +22,7 @@ def run(said: Said) -> int:
     if answer["reason"] is None:
         say(messages.CHANGED(subject=answer["task"], done="is resumed"))
     else:
-        say(f"{answer['task']} waits for its GPU memory: {answer['reason']}")
+        say(f"{answer['task']} waits for its GPU memory: {cells.placed(answer)}")
     return 0
 
 

@@ -294,16 +294,22 @@ def _array(group: Sequence[TableRow]) -> TableRow:
     }  # fmt: skip
 
 
+def placed(row: TableRow) -> str:
+    """The place in its queue, and why it waits."""
+    why = tables.why(row) or "its turn comes next"
+    if row["position"] is None:  # a job of a cluster
+        return why
+    others = f" (after {row['ahead']} in other queues)" if row.get("ahead") else ""
+    return f"place {row['position']} in queue {row['priority']}{others}: {why}"
+
+
 def standing(row: TableRow) -> str:
     """The place of a job, in a line."""
     state = row["state"]
     if state in ("queued", "waiting", "away"):
         start = expected(row)
         about = f" (starts about {start}, an estimate)" if start else ""
-        return (
-            f"place {row['position']} in queue {row['priority']}:"
-            f" {tables.why(row) or 'its turn comes next'}{about}"
-        )
+        return f"{placed(row)}{about}"
     if state in ("held", "paused", "after"):
         return str(row["reason"])
     if state in RUNS:

@@ -250,11 +250,10 @@ def local_time(form: str, wall_s: Optional[float] = None) -> str:
 def why(row: TableRow) -> str:
     """The reason why a request waits.
 
-    The place is left out, since it has a column of its own. Times have the form of the other
-    columns. A GPU that an elastic task is asked to leave for the request stands behind the reason.
+    Times have the form of the other columns. A GPU that an elastic task is asked to leave for the
+    request stands behind the reason.
     """
-    place, colon, reason = row["reason"].partition(": ")
-    reason = reason if colon and place.startswith("place ") else row["reason"]
+    reason = row["reason"]
     reason = re.sub(UTC, _local, reason) if "UTC" in reason else reason
     return "; ".join([reason, *map(_received, row.get("receives") or ())])
 

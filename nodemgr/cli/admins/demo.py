@@ -21,6 +21,7 @@ import click
 
 from client_plugin import units
 from client_plugin.messages.form import Notice, notice
+from client_plugin.verbs.presentation import cells
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr import paths
 from nodemgr.cli.admins.stage import STEP_TIMEOUT_S, NotSeen, Program, PublishedEvent, Stage
@@ -207,7 +208,7 @@ def another_waits(story: Story) -> None:
     queue = story.stage.status()["queue"]
     _expect([row["env"] for row in queue] == ["bob"], "the request in the queue is not bob's")
     _expect(queue[0]["position"] == 1, f"bob has place {queue[0]['position']}")
-    narrate(f"{queue[0]['id']} waits: {queue[0]['reason']}")
+    narrate(f"{queue[0]['id']} waits: {cells.placed(queue[0])}")
 
 
 def too_much_is_refused(story: Story) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nodemgr.core.model import effects
+from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.entities import ConnectionId, DenyCode, ProcessKey, Task, Uuid
 from nodemgr.core.state.draft import Draft
 
@@ -19,10 +20,10 @@ def send_deny(
         draft.emit(effects.SendDeny(connection, rid, code, reason))
 
 
-def send_wait(draft: Draft, process: ProcessKey, rid: str, position: int, reason: str) -> None:
+def send_wait(draft: Draft, process: ProcessKey, rid: str, standing: Standing) -> None:
     connection = draft.connections.get(process)
     if connection is not None:
-        draft.emit(effects.SendWait(connection, rid, position, reason))
+        draft.emit(effects.SendWait(connection, rid, standing))
 
 
 def send_fence(

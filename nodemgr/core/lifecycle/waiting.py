@@ -19,6 +19,7 @@ def entered(draft: Draft, request: Request, asker: Asker) -> None:
     if asker.transport is Transport.UDP:
         draft.at_latest("silence", draft.now_ns + draft.config.timeout_ms * MS)
     if asker is request.askers[0]:
+        standing = draft.standings[request.request_id]
         draft.publish(
             "task.waiting",
             {
@@ -27,8 +28,8 @@ def entered(draft: Draft, request: Request, asker: Asker) -> None:
                 "gpus_wanted": request.run.gpus,
                 "memory_bytes": request.run.memory_bytes,
                 "priority": request.priority,
-                "position": draft.positions.get(request.request_id),
-                "reason": draft.reasons.get(request.request_id),
+                "position": standing.position,
+                "reason": standing.why,
                 "pid": asker.pid,
                 "user": asker.user,
                 "command": request.run.command,
@@ -45,8 +46,8 @@ def remove(draft: Draft, request: Request, process: ProcessKey) -> Request | Non
     if askers or request.resumes is not None:
         request = replace(request, askers=askers)
         draft.put_request(request)
-        if not askers:  # no pass brings its line up to date any more: a listing makes it anew
-            draft.reasons.drop(request.request_id)
+        if not askers:  # no pass brings its standing up to date any more: a listing makes it anew
+            draft.standings.drop(request.request_id)
         return request
     draft.drop_request(request)
     return None
@@ -77,7 +78,7 @@ def refuse(draft: Draft, request: Request, code: DenyCode, reason: str) -> None:
 def expire(draft: Draft, request: Request) -> None:
     """Refuses a request at its deadline."""
     reason = reasons.waited_in_vain(
-        draft.now_ns - request.since_ns, draft.reasons.get(request.request_id) or ""
+        draft.now_ns - request.since_ns, draft.standings.get(request.request_id)
     )
     refuse(draft, request, DenyCode.WAIT_TIMEOUT, reason)
 

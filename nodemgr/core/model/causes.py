@@ -1,11 +1,13 @@
 """Causes as codes: why a lease ended, why a request waits. Each with its meaning, for the docs.
 
-Knows: the codes. Must not know: the line for people (scheduler/reasons.py), when a cause applies.
+Knows: the codes. Must not know: the reasons in words (scheduler/reasons.py), when a cause applies.
 """
 
 from __future__ import annotations
 
 import enum
+
+from nodemgr.core.model.values import value
 
 
 class LeaseEnd(enum.StrEnum):
@@ -42,6 +44,26 @@ class WaitCause(enum.StrEnum):
     NEXT = "next"
     SET_ASIDE = "set_aside"
     UNCONFIRMED = "unconfirmed"
+
+
+@value
+class Standing:
+    """The place of a waiting request, and why it waits."""
+
+    queue: str
+    position: int
+    """In its queue, from 1."""
+    ahead: int
+    """The number in other queues that are served before it."""
+    cause: WaitCause
+    why: str
+    """The reason in words, without the place."""
+
+    @property
+    def line(self) -> str:
+        """The line that its processes print."""
+        others = f" (after {self.ahead} in other queues)" if self.ahead else ""
+        return f"place {self.position} in queue {self.queue}{others}: {self.why}"
 
 
 LEASE_ENDS: dict[LeaseEnd, str] = {

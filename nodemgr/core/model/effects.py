@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.entities import (
     ConnectionId,
     DenyCode,
@@ -69,8 +70,7 @@ class SendGrant:
 class SendWait:
     connection: ConnectionId
     rid: str
-    position: int
-    reason: str
+    standing: Standing
 
 
 @value

@@ -216,7 +216,7 @@ def _wait_for_resume(draft: Draft, event: Acquire, task: Task, figures: Figures)
     others = tuple(asker for asker in request.askers if asker.process != process)
     if draft.request_of.get(process) not in (None, request.request_id):
         waiting.leave(draft, process, messages.JOINED())
-    draft.reasons.drop(request.request_id)
+    draft.standings.drop(request.request_id)
     draft.put_request(replace(request, askers=(*others, _asker(event))))
     _match_now(draft, event, figures)
 
@@ -324,15 +324,12 @@ def _ask_again(
         if draft.away.before(process) is not None:  # while it was away, passes skipped it
             matching.match(draft, figures)
         if draft.request_of.get(process) is not None:
-            position, reason = (
-                draft.positions.get(request.request_id) or 0,
-                draft.reasons.get(request.request_id) or "",
-            )
-            answers.send_wait(draft, process, event.rid, position, reason)
+            standing = draft.standings[request.request_id]
+            answers.send_wait(draft, process, event.rid, standing)
     elif refusal is not None:
         _deny(draft, event, *refusal)
     else:
-        draft.reasons.drop(request.request_id)  # so that the new asker gets the line, too
+        draft.standings.drop(request.request_id)  # so that the new asker gets its standing, too
         joined = _joined(event, request, gpus)
         draft.put_request(joined)
         _put_off(draft, event, joined)
@@ -386,10 +383,10 @@ def _match_now(draft: Draft, event: Acquire, figures: Figures) -> None:
     request_id = draft.request_of.get(process)
     if request_id is None:
         return
-    request, why = draft.requests[request_id], draft.reasons[request_id]
+    request, standing = draft.requests[request_id], draft.standings[request_id]
     if event.wait_ms == 0:
         waiting.remove(draft, request, process)
-        _deny(draft, event, DenyCode.WAIT_TIMEOUT, reasons.would_not_wait(why))
+        _deny(draft, event, DenyCode.WAIT_TIMEOUT, reasons.would_not_wait(standing))
     elif (
         len(request.askers) == 1
         and request.resumes is None

@@ -1,7 +1,7 @@
 """Sends waiting requests their position and reason, and gives a listing the same.
 
 Knows: the result of a scheduling pass (scheduler/passes.py). Must not know: how it decides.
-An interactive request's line is stored, and sent again when it changes. A job's line is never sent:
+An interactive request's standing is kept, and sent again when it changes. A job's is never sent:
 it is made only for a listing, so ten thousand waiting jobs cost nothing.
 """
 
@@ -14,7 +14,7 @@ from itertools import accumulate, islice
 from typing import NamedTuple
 
 from nodemgr.core.leases import answers
-from nodemgr.core.model.causes import WaitCause
+from nodemgr.core.model.causes import Standing, WaitCause
 from nodemgr.core.model.entities import Request, Uuid
 from nodemgr.core.scheduler import (
     admission,
@@ -33,7 +33,7 @@ from nodemgr.core.state.work_queue import ServiceOrder
 
 
 def notify(draft: Draft, scheduling_pass: passes.SchedulingPass) -> None:
-    """Sends the line of each waiter where it changed.
+    """Sends the standing of each waiter where it changed.
 
     (A no-wait request is refused in this step.)
     """
@@ -44,19 +44,18 @@ def notify(draft: Draft, scheduling_pass: passes.SchedulingPass) -> None:
     for request in sorted(waiters, key=draft.order):
         position, ahead = positions.of(request)
         try:
-            line = words.line(request, position, ahead)
+            standing = words.standing(request, position, ahead)
         except Exception as error:
             raise EntryFailed(request.request_id, error) from error
-        if draft.reasons.get(request.request_id) != line:
-            draft.reasons.put(request.request_id, line)
-            draft.positions.put(request.request_id, position)
+        if draft.standings.get(request.request_id) != standing:
+            draft.standings.put(request.request_id, standing)
             if (draft.agenda.get(("wait", request.request_id)) or draft.now_ns + 1) > draft.now_ns:
                 for asker in request.askers:
-                    answers.send_wait(draft, asker.process, asker.rid, position, line)
+                    answers.send_wait(draft, asker.process, asker.rid, standing)
 
 
 class Judged(NamedTuple):
-    """Why one request waits, and what its line is made of."""
+    """Why one request waits, and what its reason is made of."""
 
     cause: WaitCause
     before: Request | None = None
@@ -81,16 +80,12 @@ class WaitReasons:
         """By n: the GPUs that the first n of them keep."""
         self._said: dict[tuple[object, ...], tuple[PlacementResult, str]] = {}
 
-    def line(self, request: Request, position: int, ahead: int) -> str:
+    def standing(self, request: Request, position: int, ahead: int) -> Standing:
         """`position` in its queue; `ahead`: number in other queues served before it."""
-        return self.told(request, position, ahead)[1]
-
-    def told(self, request: Request, position: int, ahead: int) -> tuple[WaitCause, str]:
-        """The cause, and the line."""
         judged = self.judge(request)
         is_last = request.is_default and position + ahead == sum(self._draft.queued.values())
         why = self._why(request, is_last, judged)
-        return judged.cause, reasons.line(request.priority, position, ahead, why)
+        return Standing(request.priority, position, ahead, judged.cause, why)
 
     def judge(self, request: Request) -> Judged:
         """The cause, given the GPUs that earlier requests keep."""
@@ -319,13 +314,12 @@ class QueuePositions:
 
 def listing(
     state: Draft, now_ns: int, env: str | None = None, after: tuple[str, int] | None = None
-) -> Iterator[tuple[Request, int, WaitCause, str]]:
+) -> Iterator[tuple[Request, Standing]]:
     """Yields every waiting request (of this env) in the order of service.
 
-    Each comes with its position in its queue (of an array's row: that of the first), its cause and
-    its line. `after`: a queue and a stamp;
-    the listing starts behind that place, even if its request is gone. The state may not change
-    meanwhile.
+    Each comes with its standing (of an array's row: that of the first). `after`: a queue and a
+    stamp; the listing starts behind that place, even if its request is gone. The state may not
+    change meanwhile.
     """
     draft = state.at(now_ns)
     words = WaitReasons(draft, passes.survey(draft))
@@ -334,11 +328,12 @@ def listing(
     ):
         request = state.requests[request_id]
         if env in (None, request.env):
-            line = state.reasons.get(request_id)
-            if line is None:
-                yield request, position, *words.told(request, position, ahead)
+            sent = state.standings.get(request_id)
+            if sent is None:
+                yield request, words.standing(request, position, ahead)
             else:
-                yield request, position, words.judge(request).cause, line
+                cause = words.judge(request).cause
+                yield request, Standing(request.priority, position, ahead, cause, sent.why)
 
 
 def counts(
@@ -360,14 +355,12 @@ def counts(
 
 
 class Standings:
-    """Positions of single requests, valid while the state does not change."""
+    """The standing of single requests, valid while the state does not change."""
 
     def __init__(self, state: Draft, now_ns: int) -> None:
         draft = state.at(now_ns)
         self._positions = QueuePositions(draft)
         self._words = WaitReasons(draft, passes.survey(draft))
 
-    def of(self, request: Request) -> tuple[int, WaitCause, str]:
-        """The request's position in its queue, its cause and its line."""
-        position, ahead = self._positions.of(request)
-        return position, *self._words.told(request, position, ahead)
+    def of(self, request: Request) -> Standing:
+        return self._words.standing(request, *self._positions.of(request))

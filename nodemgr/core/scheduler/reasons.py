@@ -1,4 +1,4 @@
-"""The one line about a waiting request, for people: its place, its need, the holders.
+"""The words about a waiting request, for people: its need, the holders.
 
 Knows: English. Must not know: how a shortage was found (requests/matching.py), nor any clock:
 times are those of the rows, in UTC, so that the line changes only when the world does.
@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from client_plugin.messages.form import Part, notice, stated
 from nodemgr.core.model import messages
+from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.entities import (
     BY_LENDER,
     BY_MANAGER,
@@ -42,13 +43,6 @@ from nodemgr.core.state.host_use import Bound
 SHOWN_HOLDERS = 3
 DAY_S = 86_400
 GIB = 1 << 30
-
-
-def line(queue: str, position: int, ahead: int, why: str) -> str:
-    """`ahead`: how many in other queues go before it."""
-    if ahead:
-        return f"place {position} in queue {queue} (after {ahead} in other queues): {why}"
-    return f"place {position} in queue {queue}: {why}"
 
 
 def of_shortage(
@@ -402,15 +396,16 @@ def memory_above_limit(env: str, memory_bytes: int, limit_bytes: int) -> str:
     )
 
 
-def would_not_wait(waiting_line: str) -> str:
+def would_not_wait(standing: Standing) -> str:
     return stated(
-        f"not available at once: {waiting_line}", "wait for it (nodemgr run --wait 10min)"
+        f"not available at once: {standing.line}", "wait for it (nodemgr run --wait 10min)"
     )
 
 
-def waited_in_vain(waited_ns: int, waiting_line: str) -> str:
+def waited_in_vain(waited_ns: int, standing: Standing | None) -> str:
+    why = "" if standing is None else standing.line
     return stated(
-        f"timed out after {round(waited_ns / 1000000000.0)} s: {waiting_line}",
+        f"timed out after {round(waited_ns / 1000000000.0)} s: {why}",
         "wait longer (nodemgr run --wait), or ask for less",
     )
 

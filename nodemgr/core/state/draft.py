@@ -360,8 +360,7 @@ class Draft(State):
         _add(self.queued, request.priority, -request.size)
         if request.job_id is None and request.resumes is None:
             self.request_of_token.drop((request.env, request.token))
-        self.reasons.drop(request.request_id)
-        self.positions.drop(request.request_id)
+        self.standings.drop(request.request_id)
         _mark(self.wants_figures, request.request_id, False)
         self.set_aside.drop(request.request_id)
         self.schedule(("wait", request.request_id), None)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.entities import (
     MS,
     Assignment,
@@ -226,10 +227,8 @@ class Tables:
 
     Such a process runs another program (exec).
     """
-    reasons: Table[str, str] = table()
-    """The reason a request waits: the line sent to its askers."""
-    positions: Table[str, int] = table()
-    """A request's position in its queue, as sent to its askers."""
+    standings: Table[str, Standing] = table()
+    """The place of a request and why it waits, as sent to its askers."""
     timers: Table[str, int] = table()
     """The time (ns) a Tick is needed for things without a row.
 

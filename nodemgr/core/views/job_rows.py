@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from nodemgr.core.model import array_rows, job_ids, messages
-from nodemgr.core.model.causes import WaitCause
+from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.entities import (
     MS,
     UNDER_WAY,
@@ -38,11 +38,11 @@ from nodemgr.core.state.node_state import State
 SECOND_NS = 1_000_000_000
 
 JobRow = dict[str, Any]
+UNPLACED: JobRow = {"position": None, "ahead": None, "cause": None}
+"""The standing of a job that stands in no queue."""
 
 
-def waiting(
-    state: State, request: Request, position: int, cause: WaitCause, reason: str, now_ns: int
-) -> JobRow:
+def waiting(state: State, request: Request, placed: Standing, now_ns: int) -> JobRow:
     """A row of the queue: an interactive request, or a job's."""
     job = None if request.job_id is None else state.jobs.get(request.job_id)
     present = (
@@ -59,9 +59,7 @@ def waiting(
         "env": request.env,
         **_wish(request.run),
         "priority": request.priority,
-        "position": position,
-        "cause": cause.value,
-        "reason": reason,
+        **standing(placed),
         "state": job.state.value if job is not None else "waiting" if present else "away",
         "pids": [asker.pid for asker in request.askers if asker.pid is not None],
         "users": sorted({asker.user for asker in request.askers}) if job is None else [job.user],
@@ -73,6 +71,13 @@ def waiting(
         "resumes": None,
         "receives": _receives(state, request.request_id, now_ns),
     }
+
+
+def standing(of: Standing) -> JobRow:
+    """The place of a waiting entry, and why it waits."""
+    return {
+        "position": of.position, "ahead": of.ahead, "cause": of.cause.value, "reason": of.why,
+    }  # fmt: skip
 
 
 def _receives(state: State, request_id: str, now_ns: int) -> list[JobRow]:
@@ -178,8 +183,7 @@ def unplaced(state: State, job: Job) -> JobRow:
         "env": job.env,
         **_wish(job.run),
         "priority": job.priority,
-        "position": None,
-        "cause": None,
+        **UNPLACED,
         "reason": _reason(state, job),
         "state": job_state(state, job),
         "pids": [],
@@ -297,11 +301,9 @@ def _behind(
     """All behind it, each with its place."""
     if after.stage == "queued":
         behind = (after.queue, after.queued_ns) if after.queue else None
-        for request, position, cause, line in notify.listing(state, now_ns, env, behind):
-            yield (
-                Cursor("queued", line_of(request), request.queued_ns),
-                waiting(state, request, position, cause, line, now_ns),
-            )
+        for request, placed in notify.listing(state, now_ns, env, behind):
+            cursor = Cursor("queued", line_of(request), request.queued_ns)
+            yield cursor, waiting(state, request, placed, now_ns)
     for stage, index in (("apart", state.held_or_dependent), ("under way", state.under_way)):
         if STAGES.index(stage) >= STAGES.index(after.stage):
             number = after.number if stage == after.stage else BEGINNING.number
@@ -325,16 +327,16 @@ def under_way(state: State, env: str | None, limit: int) -> list[JobRow]:
     return [unplaced(state, state.jobs[job_id]) for job_id in jobs]
 
 
-def place(state: State, standings: notify.Standings, job: Job) -> tuple[int | None, str]:
-    """(Its place in its queue, why it waits).
+def place(state: State, standings: notify.Standings, job: Job) -> JobRow:
+    """Its standing, and why it waits.
 
     An element within its array's row stands behind those before it, and waits for what they do.
     """
     request = state.requests.get(job.request_id or "")
     if request is None:
-        return None, _reason(state, job)
-    position, _, line = standings.of(request)
-    return position + job.queued_ns - request.queued_ns, line
+        return {**UNPLACED, "reason": _reason(state, job)}
+    row = standing(standings.of(request))
+    return {**row, "position": row["position"] + job.queued_ns - request.queued_ns}
 
 
 IsLeast = Callable[[int, int], bool]

@@ -155,7 +155,8 @@ class JobViews:
     def request(self, request: Request) -> dict[str, Any]:
         """An interactive one."""
         state, now_ns = self._daemon.state, self._daemon.clock.monotonic_ns()
-        row = job_rows.waiting(state, request, *notify.Standings(state, now_ns).of(request), now_ns)
+        standing = notify.Standings(state, now_ns).of(request)
+        row = job_rows.waiting(state, request, standing, now_ns)
         return {
             "schema_version": SCHEMA_VERSION,
             "jobs": [{**row, **self._expected((request.request_id,))[0]}],
@@ -202,7 +203,7 @@ class JobViews:
     def _stories(self, living: list[Job], ended: list[Ended]) -> Work[dict[str, Any]]:
         tails = len(living) + len(ended) == 1
         directories = self._directories([*living, *(row.job for row in ended)])
-        waits = {**job_rows.expectation(None, 0, 0), "position": None, "reason": ""}
+        waits = {**job_rows.expectation(None, 0, 0), **job_rows.UNPLACED, "reason": ""}
         rows, index_of, is_least = [], self._index_of(), self._daemon.clock.is_least
         for start in range(0, len(ended), STORIES):
             for row in ended[start : start + STORIES]:
@@ -229,10 +230,10 @@ class JobViews:
         for job, expected in zip(
             present, self._expected(job.request_id or "" for job in present), strict=True
         ):
-            position, reason = job_rows.place(state, standings, job)
             told = job_rows.told(job, directories.get(job.spec_id), index_of, is_least, tails=tails)
-            now = {"state": job_rows.job_state(state, job), "position": position, "reason": reason}
-            rows.append({**told, **expected, **now})
+            shown = job_rows.job_state(state, job)
+            placed = job_rows.place(state, standings, job)
+            rows.append({**told, **expected, **placed, "state": shown})
         return rows
 
     def _directories(self, jobs: Iterable[Job]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from nodemgr.core.model import events
 from nodemgr.core.model.entities import Suspension, Task, TaskState
 from nodemgr.core.requests.notify import Standings
 from nodemgr.core.state.node_state import State
+from nodemgr.core.views import job_rows
 from nodemgr.edge.api.verb_table import ADMIN, ENV, EVERYONE, Speaker, verb
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Argument, Later, OperationError, Reply, duration, text
@@ -177,8 +178,11 @@ class TaskOperations:
         """The task's suspension, and why its resume waits."""
         state, now_ns = self._daemon.state, self._daemon.clock.monotonic_ns()
         request = state.requests.get(ends.resume_id(task_id))
-        reason = None if request is None else Standings(state, now_ns).of(request)[2]
-        return {"task": task_id, "suspension": self._suspension(task_id).value, "reason": reason}
+        found = {"task": task_id, "suspension": self._suspension(task_id).value}
+        if request is None:
+            return {**found, **job_rows.UNPLACED, "reason": None}
+        standing = Standings(state, now_ns).of(request)
+        return {**found, "priority": standing.queue, **job_rows.standing(standing)}
 
     def _suspension(self, task_id: str) -> Suspension:
         task = self._daemon.state.tasks.get(task_id)

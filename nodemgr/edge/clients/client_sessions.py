@@ -344,9 +344,8 @@ def answer_grant(
 
 
 def answer_wait(session: Session, effect: effects.SendWait) -> None:
-    session.answer(
-        "WAIT", rid=int(effect.rid), position=effect.position, reason=line(effect.reason)
-    )
+    standing, reason = effect.standing, line(effect.standing.line)
+    session.answer("WAIT", rid=int(effect.rid), position=standing.position, reason=reason)
 
 
 def answer_deny(session: Session, effect: effects.SendDeny) -> None:

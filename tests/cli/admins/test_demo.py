@@ -120,7 +120,8 @@ class ScriptedStage:
             "envs": [{"name": env, "quota": one} for env, one in self.quotas.items()],
             "tasks": [{"id": "t1", "gpu_indices": [0]}],
             "queue": (
-                [{"id": "r3", "env": "bob", "position": 1, "reason": "needs 1 GPU, 0 free"}]
+                [{"id": "r3", "env": "bob", "position": 1, "priority": "normal",
+                  "reason": "needs 1 GPU, 0 free"}]
                 if waits
                 else []
             ),

@@ -187,12 +187,7 @@ def test_times_in_the_managers_words_are_those_of_the_reader(
     time.tzset()
     try:
         told = tables.why(
-            {
-                "reason": (
-                    "place 2 in queue low (after 1 in other queues): needs 1 GPU; next known end"
-                    " 22:50 UTC: bob/eval; paused until 23:38:12 UTC"
-                )
-            }
+            {"reason": "needs 1 GPU; next known end 22:50 UTC: bob/eval; paused until 23:38:12 UTC"}
         )
     finally:
         monkeypatch.undo()
@@ -326,6 +321,22 @@ def test_a_reason_that_does_not_fit_stands_below_its_rows_once(
     ]
     monkeypatch.setenv("COLUMNS", "55")
     assert tables.render(QUEUE, rows)[2] == f"    2  r2  {other}", "there is room"
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({}, "place 2 in queue low: needs 1 GPU"),
+        ({"ahead": 3}, "place 2 in queue low (after 3 in other queues): needs 1 GPU"),
+        ({"reason": ""}, "place 2 in queue low: its turn comes next"),
+        ({"position": None}, "needs 1 GPU"),
+    ],
+)
+def test_the_place_of_a_waiting_job_is_made_of_its_fields(
+    more: dict[str, object], line: str
+) -> None:
+    row = {"state": "queued", "priority": "low", "position": 2, "ahead": 0}
+    assert cells.standing({**row, "reason": "needs 1 GPU", **more}) == line
 
 
 # -- zones

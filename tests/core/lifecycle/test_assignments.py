@@ -48,8 +48,8 @@ def reason(made: Node) -> str:
 def told(made: Node) -> tuple[str, str]:
     """Why the first that waits does so."""
     request, _ = next(made.state.waiting())
-    _, cause, line = Standings(made.state, made.now_ns).of(request)
-    return cause.value, line
+    standing = Standings(made.state, made.now_ns).of(request)
+    return standing.cause.value, standing.why
 
 
 # -- one answer for each key --

@@ -98,8 +98,8 @@ def test_it_bounds_the_next_grants_until_it_is_free() -> None:
     assert (node.state.charged["GPU-0"], node.state.env_charged["alice"]) == (3 * GIB, 3 * GIB)
     node.asks("alice", 10, 2)
     assert node.state.tasks == {}, "77 of 80 GiB are left"
-    (line,) = node.state.reasons.values()
-    assert line.endswith("waits for 3.0 GiB of GPU 0 that its ended processes exported")
+    (standing,) = node.state.standings.values()
+    assert standing.why.endswith("waits for 3.0 GiB of GPU 0 that its ended processes exported")
     node.cancels("alice", 10)
     node.asks("alice", 11, 1)
     assert len(node.state.tasks) == 1

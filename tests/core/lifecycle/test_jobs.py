@@ -458,7 +458,7 @@ def test_of_jobs_without_a_gpu_a_bounded_number_runs_at_once() -> None:
 
     assert started() == [*mine[:2], his[0]]
     assert node.job(with_gpu).state is JobState.STARTING
-    lines = {request.job_id: line for request, *_, line in notify.listing(node.state, node.now_ns)}
+    lines = {request.job_id: row.why for request, row in notify.listing(node.state, node.now_ns)}
     assert lines[mine[2]].endswith(
         "jobs of alice without a GPU: 2 run, as many as may (max_env_cpu_jobs); waits for one of"
         " them to end"
@@ -895,9 +895,9 @@ def test_a_quota_lowered_for_a_moment_fails_no_job() -> None:
         JobState.QUEUED,
         JobState.DEPENDENCY,
     ]
-    *_, (_, position, _, line) = notify.listing(node.state, node.now_ns)
+    *_, (_, standing) = notify.listing(node.state, node.now_ns)
     why = "needs 2 GPUs, but the quota of alice is 1 now: waits until an admin raises it"
-    assert (position, line) == (1, f"place 1 in queue normal: {why}")
+    assert (standing.position, standing.why) == (1, why)
     node.frees(held)
     node.requeues(running)
     node.job_ends(running)
@@ -926,9 +926,9 @@ def test_a_job_above_its_lowered_quota_is_not_named_as_first_of_its_environment(
     submitted(node, gpus=1)
     submitted(node, gpus=1)
     _, first, second = notify.listing(node.state, node.now_ns)
-    assert "0 left: waits for its own tasks" in first[3]
-    assert f"{first[0].job_id} of its own environment comes first" in second[3]
-    assert above not in first[3] + second[3]
+    assert "0 left: waits for its own tasks" in first[1].why
+    assert f"{first[0].job_id} of its own environment comes first" in second[1].why
+    assert above not in first[1].why + second[1].why
 
 
 def test_a_job_that_waits_for_its_own_tasks_hears_that_named_memory_would_share() -> None:
@@ -938,8 +938,8 @@ def test_a_job_that_waits_for_its_own_tasks_hears_that_named_memory_would_share(
     submitted(node, gpus=1)
     submitted(node, gpus=1)
     waiting = submitted(node, gpus=1)
-    *_, line = next(iter(notify.listing(node.state, node.now_ns)))
-    assert line.endswith("; `--memory SIZE` would share a GPU where SIZE is free")
+    _, standing = next(iter(notify.listing(node.state, node.now_ns)))
+    assert standing.why.endswith("; `--memory SIZE` would share a GPU where SIZE is free")
     node.withdraws(waiting)
     named = submitted(node, gpus=1, memory_bytes=GIB)
     node.passes(0)
@@ -1369,7 +1369,8 @@ def test_a_short_job_names_the_own_entry_that_keeps_it_from_backfill() -> None:
         endless = submitted(node, gpus=1) if has_earlier else ""
         short = submitted(node, gpus=1, time_limit_ms=8_000)
         lines = {
-            request.job_id: line for request, *_, line in notify.listing(node.state, node.now_ns)
+            request.job_id: standing.why
+            for request, standing in notify.listing(node.state, node.now_ns)
         }
         if has_earlier:
             assert f"kept for bob/{wide}" in lines[endless]

@@ -423,7 +423,7 @@ def test_memory_that_the_driver_still_shows_of_a_dead_process_stays_charged() ->
     node.dies(10, unreclaimed_gib={0: 3})
     assert node.gpus_of(20) is None
     assert node.remaining_gib(0) == 77
-    assert "a former task" in (node.told(20).reason if node.told(20) else "")
+    assert "a former task" in (node.told(20).why if node.told(20) else "")
     node.driver_shows(10, 0, 2)
     assert node.remaining_gib(0) == 78
     node.driver_shows(10, 0, 0)

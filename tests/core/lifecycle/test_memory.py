@@ -108,14 +108,14 @@ def test_a_quota_lowered_below_a_waiting_request_fails_and_blocks_nothing() -> N
     told = node.told(10)
     assert told is not None
     assert (
-        told.reason
-        == "place 1 in queue normal: needs 2 GPUs, but the quota of alice is 1 now: waits until an"
+        told.why
+        == "needs 2 GPUs, but the quota of alice is 1 now: waits until an"
         " admin raises it"
     )
     node.quota("alice", 0)
     told = node.told(11)
     assert told is not None
-    assert "the quota of alice is 0 now" in told.reason
+    assert "the quota of alice is 0 now" in told.why
     node.dies(90)
     assert node.waiting() == [10, 11]
     node.quota("carol", 2)
@@ -138,7 +138,7 @@ def test_named_memory_above_a_lowered_quota_waits_until_it_is_raised() -> None:
     node.quota("alice", 1, 20)
     told = node.told(10)
     assert told is not None
-    assert "needs 30.0 GiB per GPU, but alice may have at most 20.0 GiB now" in told.reason
+    assert "needs 30.0 GiB per GPU, but alice may have at most 20.0 GiB now" in told.why
     node.dies(90)
     assert node.waiting() == [10]
     node.quota("alice", 1, 30)

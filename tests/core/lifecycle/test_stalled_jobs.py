@@ -35,8 +35,8 @@ def test_a_stopped_job_is_stalled_and_keeps_all_that_it_has() -> None:
     assert node.waiting() == [20]
     node.quota("carol", 1, 40)
     node.asks("carol", 30)
-    assert "alice/j1 holds GPU 0" in node.state.reasons["r3"]
-    assert "is silent" in node.state.reasons["r3"]
+    assert "alice/j1 holds GPU 0" in node.state.standings["r3"].why
+    assert "is silent" in node.state.standings["r3"].why
     node.passes(60_000, silent=[10])
     assert node.published("task.stalled") == []
 

@@ -69,7 +69,7 @@ def test_a_stalled_task_does_not_count_as_a_task_on_its_gpu() -> None:
     node.quota("bob", 1, 40)
     node.asks("alice", 10)
     node.asks("bob", 20)
-    assert "alice/t1 holds GPU 0" in node.state.reasons["r2"]
+    assert "alice/t1 holds GPU 0" in node.state.standings["r2"].why
     node.passes(5_100, silent=[10])
     assert node.gpus_of(20) == [0]
 

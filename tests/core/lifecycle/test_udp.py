@@ -37,7 +37,7 @@ def test_caps_and_the_ledger_together_never_exceed_the_grant() -> None:
     assert granted.limits == (25 * GIB,)
     node.asks("alice", 12, udp=True, gib=10, used_gib={0: 20})
     assert node.task(12, udp=True) is None
-    assert "needs 10.0 GiB free" in node.state.reasons["r3"]
+    assert "needs 10.0 GiB free" in node.state.standings["r3"].why
     node.uses("alice", 0, 12)
     node.passes(1_000)
     assert node.gpus_of(12, udp=True) == [0]
@@ -80,7 +80,7 @@ def test_a_task_of_its_own_waits_for_a_cap() -> None:
     node = node_with_alice()
     node.asks("alice", 10, udp=True)
     node.asks("alice", 11, udp=True, used_gib={0: 0})
-    assert "needs its share free" in node.state.reasons["r2"]
+    assert "needs its share free" in node.state.standings["r2"].why
     node.releases("alice", 10, udp=True)
     assert node.gpus_of(11, udp=True) == [0]
 

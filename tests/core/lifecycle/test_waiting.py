@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nodemgr.core.model.causes import Standing, WaitCause
 from nodemgr.core.model.effects import SendWait, Unwatch, Watch
 from nodemgr.core.model.entities import DenyCode
 from tests.core.world import Node, S, gpu, key
@@ -22,12 +23,10 @@ def full_node(gpus: int = 1) -> Node:
 def test_a_request_that_cannot_be_served_waits_and_is_told_why() -> None:
     node = full_node()
     node.asks("alice", 10)
-    assert node.told(10) == SendWait(
-        10,
-        "a10",
-        1,
-        "place 1 in queue normal: needs 1 GPU, 0 free; bob/t1 holds GPU 0 since 22:13 UTC",
-    )
+    why = "needs 1 GPU, 0 free; bob/t1 holds GPU 0 since 22:13 UTC"
+    standing = Standing("normal", 1, 0, WaitCause.NODE, why)
+    assert node.of(SendWait) == [SendWait(10, "a10", standing)]
+    assert standing.line == f"place 1 in queue normal: {why}"
     assert node.of(Watch) == [Watch(key(10), 10)]
     waiting = node.published("task.waiting")[0]
     assert (waiting["task"], waiting["position"], waiting["gpus_wanted"]) == ("r2", 1, 1)
@@ -40,14 +39,14 @@ def test_a_request_that_named_no_number_is_told_with_how_many_it_would_start_now
     node.asks("bob", 90, 2)
     node.asks("alice", 10)
     assert (
-        "place 1 in queue normal: needs 4 GPUs, 2 free; `--gpus 2` would start now; bob/t1 holds"
-        in node.state.reasons["r2"]
+        "needs 4 GPUs, 2 free; `--gpus 2` would start now; bob/t1 holds"
+        in node.state.standings["r2"].why
     )
     # behind alice, and before any new request of hers: now nothing can be promised
     node.asks("carol", 20, 1)
-    assert "would start" not in node.state.reasons["r2"]
+    assert "would start" not in node.state.standings["r2"].why
     node.dies(20)
-    assert "`--gpus 2` would start now" in node.state.reasons["r2"]
+    assert "`--gpus 2` would start now" in node.state.standings["r2"].why
     node.dies(10)
     node.asks("alice", 11, 2)
     assert node.gpus_of(11) == [2, 3], "it is so"
@@ -60,7 +59,7 @@ def test_a_number_that_was_named_is_not_doubted(gpus: int | None, world: int) ->
         node.quota(env, 4)
     node.asks("bob", 90, 2)
     node.asks("alice", 10, gpus, world=world)
-    assert "would start" not in node.state.reasons["r2"]
+    assert "would start" not in node.state.standings["r2"].why
 
 
 def test_no_number_is_proposed_where_none_would_do() -> None:
@@ -69,7 +68,7 @@ def test_no_number_is_proposed_where_none_would_do() -> None:
         node.quota(env, 2)
     node.asks("bob", 90, 2)
     node.asks("alice", 10)
-    assert "would start" not in node.state.reasons["r2"]
+    assert "would start" not in node.state.standings["r2"].why
 
 
 def test_first_come_first_served_and_the_others_move_up() -> None:
@@ -85,7 +84,7 @@ def test_first_come_first_served_and_the_others_move_up() -> None:
     told = node.told(20)
     assert told is not None
     assert told.position == 1
-    assert "alice/t2 holds GPU 0" in told.reason
+    assert "alice/t2 holds GPU 0" in told.why
     assert node.waiting() == [20, 30]
 
 
@@ -105,7 +104,10 @@ def test_the_ranks_of_queues_go_before_times() -> None:
     for env, pid in (("alice", 10), ("dave", 30), ("carol", 20)):
         node.asks(env, pid)
     assert node.waiting() == [20, 30, 10]
-    assert "place 1 in queue low (after 2 in other queues)" in node.state.reasons["r2"]
+    standing = node.state.standings["r2"]
+    assert (standing.queue, standing.position, standing.ahead) == ("low", 1, 2)
+    line = standing.line
+    assert line.startswith("place 1 in queue low (after 2 in other queues): needs 1 GPU, 0 free")
     node.dies(90)
     assert node.gpus_of(20) == [0]
 
@@ -156,7 +158,7 @@ def test_a_gpu_with_room_is_kept_for_an_earlier_request_that_needs_more_of_it() 
     node.asks("big", 2)
     node.asks("small", 3)  # 10 GiB would fit; but then big would have to wait for small as well
     assert node.waiting() == [2, 3]
-    assert "kept for big/r2" in node.state.reasons["r3"]
+    assert "kept for big/r2" in node.state.standings["r3"].why
     node.dies(1)
     assert (node.gpus_of(2), node.gpus_of(3)) == ([0], [0])
 
@@ -190,8 +192,8 @@ def test_a_request_short_of_its_own_memory_quota_holds_no_more_than_it_needs_bes
     node.asks("alice", 3, 3)
     node.asks("alice", 4, 3)
     assert node.waiting() == [3, 4]
-    assert "of alice's memory quota per GPU, 0.0 GiB left" in node.state.reasons["r3"]
-    assert "r3 of its own environment comes first" in node.state.reasons["r4"]
+    assert "of alice's memory quota per GPU, 0.0 GiB left" in node.state.standings["r3"].why
+    assert "r3 of its own environment comes first" in node.state.standings["r4"].why
     node.asks("bob", 5, 1)
     assert node.gpus_of(5) == [2]
     node.quota("carol", 1)
@@ -210,7 +212,7 @@ def test_named_memory_waits_until_the_envs_ledger_has_it_free() -> None:
     node.uses("alice", 0, 35)
     node.asks("alice", 2, gib=10, used_gib={0: 35})
     assert node.waiting() == [2]
-    assert "needs 10.0 GiB free on a GPU that alice holds" in node.state.reasons["r2"]
+    assert "needs 10.0 GiB free on a GPU that alice holds" in node.state.standings["r2"].why
     node.asks("bob", 3)  # keeps nothing from others
     assert node.gpus_of(3) == [0]
     node.passes(3_000)
@@ -436,7 +438,7 @@ def test_several_holders_are_named_but_not_all_of_many() -> None:
         node.asks(f"env{index}", 50 + index)
     node.quota("alice", 2)
     node.asks("alice", 10)
-    reason = node.state.reasons["r6"]
+    reason = node.state.standings["r6"].why
     assert reason.count("holds GPU") == 3
     assert reason.endswith("and 2 more")
 
@@ -446,7 +448,7 @@ def test_a_lost_gpu_is_named() -> None:
     node.loses(0)
     node.quota("alice", 1)
     node.asks("alice", 10)
-    assert node.state.reasons["r1"] == (
-        "place 1 in queue normal: needs 1 GPU, but the node has 0 in service for it (GPU 0 lost):"
+    assert node.state.standings["r1"].why == (
+        "needs 1 GPU, but the node has 0 in service for it (GPU 0 lost):"
         " keeps no GPU, and takes its place again when enough are back"
     )

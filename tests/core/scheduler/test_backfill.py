@@ -346,17 +346,14 @@ def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(
     quickly(busy, events.Match(WALL))
     assert len(asked) == 1, "carol needs no look: the only GPU is kept"
     asked.clear()
-    *_, (last, position, _, line) = notify.listing(busy.state, busy.now_ns)
-    assert (last.env, position, len(asked)) == (
+    *_, (last, standing) = notify.listing(busy.state, busy.now_ns)
+    assert (last.env, standing.position, len(asked)) == (
         "carol",
         10_001,
         3,
     ), "bob's first, his others, carol"
-    assert (
-        line
-        == "place 10001 in queue normal: needs 1 GPU, 0 free; alice/j1 holds GPU 0 since 22:13 UTC"
-    )
-    assert notify.Standings(busy.state, busy.now_ns).of(last)[::2] == (position, line)
+    assert standing.why == "needs 1 GPU, 0 free; alice/j1 holds GPU 0 since 22:13 UTC"
+    assert notify.Standings(busy.state, busy.now_ns).of(last) == standing
     asked.clear()
     quickly(busy, events.JobEnded(holder, 1, 0, None, "", False, "", None, WALL))
     assert len(busy.queued_jobs()) == 10_000

@@ -11,7 +11,7 @@ from nodemgr.core.views import snapshot
 from tests.core.world import MS, Node
 
 DRAINED_LINE = (
-    "place 1 in queue normal: needs 1 GPU; a's quota of 1 includes GPU 0 (drained, no new "
+    "needs 1 GPU; a's quota of 1 includes GPU 0 (drained, no new "
     "task): waits for the tasks there, or an administrator runs `nodemgr gpu resume 0` or raises "
     "the quota"
 )
@@ -28,7 +28,7 @@ def drained(quota: int = 1, gpus: int = 2) -> Node:
 
 
 def reason(node: Node, request: str) -> str:
-    return node.state.reasons[request]
+    return node.state.standings[request].why
 
 
 def test_the_next_request_waits_for_the_task_there_with_a_reason_of_its_own() -> None:
@@ -151,8 +151,8 @@ def test_the_line_of_a_job_names_the_idle_gpu_that_failed_under_it() -> None:
     node.job_ends(job, exit_code=1)
     node.passes(60_000)
     assert node.state.jobs[job].state is JobState.QUEUED
-    ((*_, line),) = notify.listing(node.state, node.now_ns)
-    held, avoided = line.split("; ")[1:]
+    ((_, standing),) = notify.listing(node.state, node.now_ns)
+    held, avoided = standing.why.split("; ")[1:]
     assert held.startswith("b/t2 holds GPU 1 since ")
     assert avoided == "GPU 0 failed under an earlier attempt of this job"
     node.drains(0)

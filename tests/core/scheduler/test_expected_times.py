@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.model.causes import WaitCause
+from nodemgr.core.model.causes import Standing, WaitCause
 from nodemgr.core.model.entities import Gpu, JobState, PredictedRun, TaskClass
 from nodemgr.core.model.values import replace
 from nodemgr.core.views import job_rows
@@ -111,7 +111,8 @@ def test_a_restart_keeps_the_forecast() -> None:
     assert task.expected_ms == 90_000
     request = node.state.requests[node.job(waiting).request_id or ""]
     assert (request.run.expected_ms, request.run.predicted) == (90_000, (row,))
-    shown = job_rows.waiting(node.state, request, 1, WaitCause.NEXT, "", node.now_ns)["predicted"]
+    standing = Standing("normal", 1, 0, WaitCause.NEXT, "")
+    shown = job_rows.waiting(node.state, request, standing, node.now_ns)["predicted"]
     assert shown == job_rows.unplaced(node.state, node.job(waiting))["predicted"] == [
         {
             "gpu_model": A100, "memory_bytes": 7, "utilization_percent": 50,

@@ -27,9 +27,11 @@ def started(node: Node, *jobs: str | None) -> list[bool]:
 
 
 def why(node: Node, job: str | None) -> str:
-    return {request.job_id: line for request, *_, line in notify.listing(node.state, node.now_ns)}[
-        job
-    ]
+    return next(
+        standing.why
+        for request, standing in notify.listing(node.state, node.now_ns)
+        if request.job_id == job
+    )
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
@@ -143,7 +145,8 @@ def test_a_waiting_job_has_the_cause_host() -> None:
     node.submits("alice", gpus=0, cpus=6)
     second = node.submits("alice", gpus=0, cpus=6)
     causes = {
-        request.job_id: cause for request, _, cause, _ in notify.listing(node.state, node.now_ns)
+        request.job_id: standing.cause
+        for request, standing in notify.listing(node.state, node.now_ns)
     }
     assert causes[second] is WaitCause.HOST
 

@@ -28,10 +28,8 @@ def started(node: Node) -> list[str]:
 
 
 def why(node: Node, job_id: str) -> str:
-    """Why it waits, without its place."""
-    request_id = node.job(job_id).request_id
-    *_, line = notify.Standings(node.state, node.now_ns).of(node.state.requests[request_id or ""])
-    return line.partition(": ")[2]
+    request = node.state.requests[node.job(job_id).request_id or ""]
+    return notify.Standings(node.state, node.now_ns).of(request).why
 
 
 def test_nothing_is_started_where_nobody_starts_it_and_all_is_when_somebody_does() -> None:
@@ -51,24 +49,22 @@ def test_each_is_told_what_it_waits_for_and_in_which_place() -> None:
     )
     here, there = submitted(node, gpus=2), submitted(node, gpus=1, place=DEV)
     bare = submitted(node, gpus=0)
-    lines = [line for *_, line in notify.listing(node.state, node.now_ns)]
+    lines = [standing.why for _, standing in notify.listing(node.state, node.now_ns)]
     assert lines == [
         (
-            "place 1 in queue normal: needs 2 GPUs; no job can be started: /run/nodemgr/launcher:"
+            "needs 2 GPUs; no job can be started: /run/nodemgr/launcher:"
             " nodemgr-jobs.service has ended"
         ),
         (
-            "place 2 in queue normal: needs 1 GPU; waits for its container dev: start it, then run"
+            "needs 1 GPU; waits for its container dev: start it, then run"
             " `nodemgr queue` there"
         ),
         (
-            "place 3 in queue normal: no job can be started: /run/nodemgr/launcher:"
+            "no job can be started: /run/nodemgr/launcher:"
             " nodemgr-jobs.service has ended"
         ),
     ]
-    assert [why(node, job_id) for job_id in (here, there, bare)] == [
-        line.partition(": ")[2] for line in lines
-    ]
+    assert [why(node, job_id) for job_id in (here, there, bare)] == lines
     node.place(DEV, up=False, why="its runner has another version")
     assert (
         why(node, there)
@@ -209,11 +205,11 @@ def test_ten_thousand_jobs_of_a_place_that_is_down_are_passed_at_one_look_and_wa
     quickly(busy, events.Match(WALL))
     assert (looked_at, asked) == ([None, None], []), "at one of each kind"
     monkeypatch.undo()
-    *_, (last, position, _, line) = notify.listing(busy.state, busy.now_ns)
-    assert (last.run.gpus, position) == (0, 10_000)
+    *_, (last, standing) = notify.listing(busy.state, busy.now_ns)
+    assert (last.run.gpus, standing.position) == (0, 10_000)
     assert (
-        line
-        == "place 10000 in queue normal: waits for its container dev: start it, then run `nodemgr"
+        standing.why
+        == "waits for its container dev: start it, then run `nodemgr"
         " queue` there"
     )
 

@@ -88,8 +88,8 @@ def test_a_request_above_the_usable_gpus_says_so() -> None:
     node.asks("a", 2, 4)
     told = node.told(2)
     assert told is not None
-    assert "GPU 3" in told.reason
-    assert "drained" in told.reason
+    assert "GPU 3" in told.why
+    assert "drained" in told.why
 
 
 def test_a_resume_on_a_lost_gpu_keeps_no_other_gpu() -> None:
@@ -113,7 +113,7 @@ def test_a_request_with_a_share_names_the_entry_that_its_gpus_are_kept_for() -> 
     node.asks("c", 3, 1, percent=50)
     told = node.told(3)
     assert told is not None
-    assert told.reason.endswith(
+    assert told.why.endswith(
         "needs 1 GPU, 0 free; b/t1 holds GPU 0 since 22:13 UTC; GPU 1 kept for a/r2"
     )
 
@@ -129,7 +129,7 @@ def test_a_task_beside_suspended_ones_names_the_environment_that_has_their_room(
     node.asks("a", 3, 1)
     told = node.told(3)
     assert told is not None
-    assert told.reason.endswith(
+    assert told.why.endswith(
         "needs its share on GPU 0, where a's suspended tasks gave their room to others;"
         " b/t2 holds GPU 0 since 22:13 UTC"
     )
@@ -143,8 +143,8 @@ def test_a_resume_names_the_task_that_has_its_room_or_its_compute() -> None:
     node.is_suspended("t1")
     node.asks("b", 2, 1, percent=60)
     node.resumes("t1")
-    ((*_, line),) = notify.listing(node.state, node.now_ns)
-    assert line.endswith(
+    ((_, standing),) = notify.listing(node.state, node.now_ns)
+    assert standing.why.endswith(
         "t1 is suspended and needs 60 % of the compute of GPU 0 again;"
         " b/t2 holds GPU 0 since 22:13 UTC"
     )
@@ -161,7 +161,7 @@ def test_the_line_of_a_resume_without_askers_is_made_anew() -> None:
     node.dies(3)
     node.dies(2)
     node.asks("b", 4, 1)
-    assert all("b/t2" not in line for *_, line in notify.listing(node.state, node.now_ns))
+    assert all("b/t2" not in row.why for _, row in notify.listing(node.state, node.now_ns))
 
 
 def test_the_line_of_a_job_that_may_not_pass_a_held_gpu_names_its_holder() -> None:
@@ -177,8 +177,8 @@ def test_the_line_of_a_job_that_may_not_pass_a_held_gpu_names_its_holder() -> No
     first = node.submits("a", gpus=2)
     node.submits("b", gpus=1, time_limit_ms=90_000)
     node.submits("b", gpus=1, time_limit_ms=90_000)
-    *_, line = list(notify.listing(node.state, node.now_ns))[-1]
-    assert f"kept for a/{first}" in line
+    _, standing = list(notify.listing(node.state, node.now_ns))[-1]
+    assert f"kept for a/{first}" in standing.why
 
 
 def test_a_request_short_of_memory_quota_and_compute_of_its_env_keeps_no_gpu_from_others() -> None:
@@ -188,10 +188,10 @@ def test_a_request_short_of_memory_quota_and_compute_of_its_env_keeps_no_gpu_fro
     node.asks("a", 1, 1, percent=100)
     node.quota("a", 2, 60)
     node.asks("a", 2, 2, percent=100)
-    ((request, _, cause, line),) = notify.listing(node.state, node.now_ns)
-    assert (request.env, cause) == ("a", WaitCause.QUOTA_MEMORY)
-    assert "needs 30.0 GiB" in line
-    assert "0.0 GiB" in line
+    ((request, standing),) = notify.listing(node.state, node.now_ns)
+    assert (request.env, standing.cause) == ("a", WaitCause.QUOTA_MEMORY)
+    assert "needs 30.0 GiB" in standing.why
+    assert "0.0 GiB" in standing.why
     node.asks("b", 3, 1)
     assert node.gpus_of(3) in ([1], [2])
 
@@ -202,8 +202,8 @@ def test_a_job_of_which_all_gpus_together_need_more_memory_quota_says_what_one_n
     node.asks("a", 1, 1)
     node.quota("a", 3, 150)
     node.submits("a", gpus=2)
-    ((*_, line),) = notify.listing(node.state, node.now_ns)
-    assert "needs 50.0 GiB of a's memory quota per GPU, 90.0 GiB left" in line
+    ((_, standing),) = notify.listing(node.state, node.now_ns)
+    assert "needs 50.0 GiB of a's memory quota per GPU, 90.0 GiB left" in standing.why
 
 
 def test_a_start_in_the_same_pass_does_not_move_a_hold_to_the_gpu_that_it_takes() -> None:
@@ -220,7 +220,7 @@ def test_a_start_in_the_same_pass_does_not_move_a_hold_to_the_gpu_that_it_takes(
     held = node.submits("a", gpus=2)
     node.submits("c", gpus=1, array=(0, 1))
     node.releases("c", 2)
-    lines = [line for *_, line in notify.listing(node.state, node.now_ns)]
+    lines = [standing.why for _, standing in notify.listing(node.state, node.now_ns)]
     assert len(lines) == 2
     assert f"GPU 2 kept for a/{held}" in lines[1]
 

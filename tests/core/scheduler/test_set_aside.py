@@ -49,7 +49,7 @@ def test_all_others_go_on_and_its_own_changes_are_undone(faulty: set[str]) -> No
     assert not busy.published("gpu.failed")
     told = busy.told(1)
     assert told is not None
-    assert "set aside, because the decision about it failed (KeyError('GPU-0'))" in told.reason
+    assert "set aside, because the decision about it failed (KeyError('GPU-0'))" in told.why
     busy.asks("b", 2, 2)
     assert busy.gpus_of(2) == [0, 1]
     rows = snapshot.set_aside(busy.state)

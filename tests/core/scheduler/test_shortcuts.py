@@ -56,7 +56,7 @@ class Twins:
             plain = list(notify.listing(self.plain.state, self.plain.now_ns))
         assert self.quick.effects == self.plain.effects
         assert list(notify.listing(self.quick.state, self.quick.now_ns)) == plain
-        assert self.quick.state.reasons == self.plain.state.reasons
+        assert self.quick.state.standings == self.plain.state.standings
         self.steps_with_inadmissible += bool(self.quick.state.queue.inadmissible())
 
 
@@ -189,10 +189,10 @@ def test_who_waits_for_his_own_tasks_is_woken_by_a_place_that_comes_up() -> None
     assert node.state.queue.inadmissible() == {"alice"}
     assert (
         "waits for its own tasks"
-        in [line for *_, line in notify.listing(node.state, node.now_ns)][1]
+        in [standing.why for _, standing in notify.listing(node.state, node.now_ns)][1]
     )
     node.place(INSIDE)
-    assert [line for *_, line in notify.listing(node.state, node.now_ns)][1].endswith(
+    assert [standing.why for _, standing in notify.listing(node.state, node.now_ns)][1].endswith(
         "j2 of its own environment comes first"
     )
     assert node.state.queue.inadmissible() == {"alice"}

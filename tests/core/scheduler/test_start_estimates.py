@@ -116,8 +116,8 @@ def test_a_waiter_is_told_the_next_end_that_is_known() -> None:
     told = busy.told(10)
     assert told is not None
     assert (
-        told.reason
-        == "place 1 in queue normal: needs 1 GPU, 0 free; next known end 00:13 UTC: bob/eval, time"
+        told.why
+        == "needs 1 GPU, 0 free; next known end 00:13 UTC: bob/eval, time"
         " limit; bob/j1 holds GPU 0 since 22:13 UTC; bob/j2 holds GPU 1 since 22:13 UTC"
     )
 
@@ -129,7 +129,7 @@ def test_of_equal_ends_always_the_same_one_is_told() -> None:
     busy.asks("alice", 10, 1)
     told = busy.told(10)
     assert told is not None
-    assert "next known end 00:13 UTC: bob/eval0, time limit" in told.reason
+    assert "next known end 00:13 UTC: bob/eval0, time limit" in told.why
 
 
 def test_who_waits_for_his_own_tasks_is_told_their_next_known_end() -> None:
@@ -138,10 +138,10 @@ def test_who_waits_for_his_own_tasks_is_told_their_next_known_end() -> None:
     submit(busy, "alice", 1, 60, name="others")
     submit(busy, "bob", 1, 7_200, name="eval")
     submit(busy, "bob", 1)
-    ((*_, line),) = listing(busy.state, busy.now_ns)
+    ((_, standing),) = listing(busy.state, busy.now_ns)
     assert (
-        line
-        == "place 1 in queue normal: needs 1 GPU of the 1 in bob's quota, 0 left: waits for its own"
+        standing.why
+        == "needs 1 GPU of the 1 in bob's quota, 0 left: waits for its own"
         " tasks; `--memory SIZE` would share a GPU where SIZE is free; next known end 00:13 UTC:"
         " bob/eval, time limit"
     )

@@ -32,7 +32,7 @@ def waiting(node: Node) -> list[str]:
 
 def reason(node: Node) -> str:
     """The line of the first that waits."""
-    return next(node.state.reasons[request.request_id] for request, _ in node.state.waiting())
+    return next(node.state.standings[request.request_id].why for request, _ in node.state.waiting())
 
 
 def test_shares_on_a_gpu_end_at_100_percent() -> None:

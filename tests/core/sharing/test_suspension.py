@@ -154,7 +154,7 @@ def test_a_new_process_of_a_suspended_task_waits_for_the_resume(node: Node) -> N
     node.asks("alice", 3, token="same")
     told = node.told(3)
     assert told
-    assert "t1 is suspended and needs 80.0 GiB again on GPU 0" in told.reason
+    assert "t1 is suspended and needs 80.0 GiB again on GPU 0" in told.why
     node.dies(2)
     assert node.granted(3)
     assert node.of(ResumeProcesses)
@@ -385,7 +385,7 @@ def test_a_lost_gpu_keeps_a_resume_waiting(node: Node) -> None:
     node.resumes("t1")
     assert state(node, "t1") is SUSPENDED
     (row,) = node.state.requests.values()
-    reason = Standings(node.state, node.now_ns).of(row)[2]
+    reason = Standings(node.state, node.now_ns).of(row).why
     assert "t1 is suspended and waits for GPU 0, which the node has lost" in reason
     node.gpus_are([gpu(0)])
     assert state(node, "t1") is RESUMING
@@ -518,7 +518,7 @@ def test_the_known_end_of_a_suspended_job_moves(node: Node) -> None:
     node.asks("bob", 2)
     told = node.told(2)
     assert told
-    assert "next known end 23:13 UTC: alice/" in told.reason
+    assert "next known end 23:13 UTC: alice/" in told.why
     node.is_suspended(task)
     node.passes(HOUR_MS)
     node.resumes(task)
@@ -528,7 +528,7 @@ def test_the_known_end_of_a_suspended_job_moves(node: Node) -> None:
     node.asks("carol", 3)
     told = node.told(3)
     assert told
-    assert "next known end 00:13 UTC: alice/" in told.reason
+    assert "next known end 00:13 UTC: alice/" in told.why
 
 
 def test_a_grant_has_the_named_memory_of_all_when_a_task_comes_back_to_it() -> None:
@@ -569,7 +569,7 @@ def test_its_host_memory_counts_for_the_node_and_for_no_quota() -> None:
     standing = Standings(node.state, node.now_ns).of(
         node.state.requests[node.state.jobs["j2"].request_id or ""]
     )
-    assert standing[2].endswith(
+    assert standing.why.endswith(
         "jobs of this node reserve 40 GiB of host memory of 100 GiB of host memory, and suspended "
         "tasks have 50 GiB of GPU memory there; waits for a job to end or a task to resume"
     )

@@ -162,8 +162,8 @@ def test_a_program_that_waits_on_a_closed_node_reads_who_has_it(site: LentSite) 
         why = "GPUs 0 and 1 drained: Slurm has this node; asked for it at "
 
         def says(text: str) -> bool:
-            (reason,) = site.world.manager.daemon.state.reasons.values()
-            return text in reason
+            (standing,) = site.world.manager.daemon.state.standings.values()
+            return text in standing.why
 
         site.both.until(lambda: says(why))
         with pytest.raises(Fault, match="Slurm has this node"):

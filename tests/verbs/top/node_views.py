@@ -47,7 +47,7 @@ def waiting(number: int, env: str, **changes: Any) -> dict[str, Any]:
     return {
         "id": f"j{number}", "request": f"r{number}", "job": f"j{number}", "name": f"sweep-{number}",
         "env": env, "gpus": 2, "priority": "normal", "position": number, "state": "queued",
-        "reason": f"place {number} in queue normal: needs 2 GPUs, 1 free; alice/t1 holds GPU 0",
+        "reason": "needs 2 GPUs, 1 free; alice/t1 holds GPU 0",
         "users": [env], "command": "python sweep.py", "waited_seconds": 100 * number,
         "expected_start": int(NOW_S) + 600 * number, "expected_spread_seconds": 60 * number,
         "place": None, **changes,

@@ -127,11 +127,6 @@ export function outcome(row) {
   return known(row.exit_code) ? `exit ${row.exit_code}` : NONE;
 }
 
-// Why a row waits, without the place and the queue, which have columns of their own.
-export function reason(row) {
-  return String(row.reason ?? "").replace(/^place \d+ in queue \S+: /, "");
-}
-
 export function expectedStart(row, now_s) {
   if (!known(row?.expected_start)) return NONE;
   const spread_s = row.expected_spread_seconds;
