@@ -188,8 +188,18 @@ def against_target(what: str, value: float, limit: float, unit: str) -> None:
         _missed.append(what)
 
 
+def at_least(what: str, value: float, limit: float, unit: str) -> None:
+    good = value >= limit
+    print(
+        f"{'within' if good else 'BELOW'} the target: {what} {value:.2f} {unit}, at least {limit:g}"
+        f" {unit}"
+    )
+    if not good:
+        _missed.append(what)
+
+
 def miss(line: str) -> None:
-    """A target that is no upper bound is missed."""
+    """A target of another form is missed."""
     print(line)
     _missed.append(line)
 

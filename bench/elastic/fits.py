@@ -54,7 +54,7 @@ def main() -> argparse.Namespace:
     print(f"load of the machine: {os.getloadavg()[0]:.0f}, {os.cpu_count()} cores")
     for name, each in found.items():
         if not each["loss"] <= FAR:  # NaN, too
-            miss(f"{name}: a loss differs by {each['loss']:.1e}, at most {FAR:g} is the target")
+            miss(f"ABOVE the target: {name}: a loss, {each['loss']:.1e}, at most {FAR:g}")
     return options
 
 

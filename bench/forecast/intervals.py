@@ -31,10 +31,12 @@ import learning as loop
 from learning import FAMILIES, Run
 
 from arguments import parse
+from node import against_target, at_least, finish
 from nodemgr.core.forecast import gpu_models, learning, network, prediction
 from nodemgr.core.forecast.prediction import Known
 from nodemgr.core.forecast.samples import SampleOwner
 
+HOLD, ABSTAIN, WIDTH = (85.0, 95.0), 95.0, 3.0
 ASKS = SampleOwner("another", "another")
 
 
@@ -63,6 +65,17 @@ def answers(learned: Sequence[Run], tests: Sequence[Run]) -> list[Asked]:
             by = row.step_ns
             found.append(Asked(by.interval, by.number, run.sample.step_ns, by.error_percent))
     return found
+
+
+def against_targets(found: Sequence[Asked], unseen: Sequence[Asked]) -> None:
+    given = [row for row in found if row.interval is not None]
+    hold = 100 * sum(row.is_within for row in given) / max(1, len(given))
+    at_least("intervals that hold", hold, HOLD[0], "%")
+    against_target("intervals that hold", hold, HOLD[1], "%")
+    ratios = [row.interval[1] / row.interval[0] for row in given if row.interval]
+    against_target("mean ratio of the ends", statistics.mean(ratios or [0.0]), WIDTH, "times")
+    silent = sum(row.interval is None for row in unseen)
+    at_least("left out: no interval", 100 * silent / max(1, len(unseen)), ABSTAIN, "%")
 
 
 def show(title: str, found: Sequence[Asked]) -> None:
@@ -96,11 +109,16 @@ def main() -> None:
         show(f"known families, seed {seed}", found)
         every += found
     show("known families", every)
+    unseen: list[Asked] = []
     for family in FAMILIES:
         mixed = random.Random(family).sample(runs, len(runs))
         others = [run for run in mixed if run.family != family][: given.tests + 32]
         left_out = [run for run in mixed if run.family == family][: given.tests]
-        show(f"without {family}", answers(others, left_out))
+        found = answers(others, left_out)
+        show(f"without {family}", found)
+        unseen += found
+    against_targets(every, unseen)
+    finish(given)
 
 
 if __name__ == "__main__":

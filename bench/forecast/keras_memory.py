@@ -39,8 +39,9 @@ from processor_kernels import of_processor
 
 from arguments import parse
 from client_plugin.prediction import features
+from node import against_target, at_least, finish
 
-GOAL_MEDIAN, GOAL_TAIL = 5.0, 15.0
+GOAL_MEDIAN, GOAL_TAIL, GOAL_WITHIN, GOAL_LOW, GOAL_SURPLUS = 5.0, 15.0, 90.0, 1.0, 60.0
 
 
 STEPS = 5
@@ -164,8 +165,13 @@ def main() -> None:
           f"within {GOAL_TAIL:.0f} %: {within:.0f} %, more below: {below:.0f} %, "
           f"median {statistics.median(spent):.1f} s")  # fmt: skip
     with_margin = [row.surplus_percent for row in found]
-    print(f"with the manager's margin: {sum(one < 0 for one in with_margin)} too low, "
-          f"median surplus {statistics.median(with_margin):.0f} %")  # fmt: skip
+    low, surplus = sum(one < 0 for one in with_margin), statistics.median(with_margin)
+    print(f"with the manager's margin: {low} too low, median surplus {surplus:.0f} %")
+    against_target("median error", statistics.median(map(abs, errors)), GOAL_MEDIAN, "%")
+    at_least(f"within {GOAL_TAIL:.0f} %", within, GOAL_WITHIN, "%")
+    against_target("too low after the margin", 100 * low / len(found), GOAL_LOW, "%")
+    against_target("median surplus", surplus, GOAL_SURPLUS, "%")
+    finish(options)
 
 
 if __name__ == "__main__":

@@ -39,12 +39,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
+from node import against_target, finish
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast import gpu_models, learning, network, roofline, samples
 from nodemgr.core.forecast.samples import Sample
 from nodemgr.core.model.values import replace
 
 AFTER = (10, 50, 200)
+GOAL_PACE = 10.0
 FAMILIES = ("perceptron", "convolutions", "transformer", "lstm")
 LEAST_STEPS = 20
 PACED_STEPS = 3 * LEAST_STEPS
@@ -269,6 +271,18 @@ def one(title: str, known: Sequence[Sample], tests: Sequence[Run]) -> Row:
     return Row(title, {way: quantiles(ratio) for way, ratio in found.items()}, part)
 
 
+def against_targets(made: Sequence[Row], paces: dict[str, tuple[float, float]]) -> None:
+    for row in made:
+        if row.title.endswith("after 50"):
+            (learned, _), (prior, _) = row.errors["learned"], row.errors["roofline"]
+            against_target("step time after 50 runs, of the roofline's error", learned / prior, 0.5,
+                "times")  # fmt: skip
+    way = "by steps 2 to 20"
+    if way in paces:
+        for name, error in zip(("median", "90 %"), paces[way], strict=True):
+            against_target(f"pace {way}, {name}", error, GOAL_PACE, "%")
+
+
 def pace_errors(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
     """Of the pace after 20 steps, by the way in which it is measured."""
     found: dict[str, list[float]] = {}
@@ -324,13 +338,16 @@ def main() -> None:
     runs = measured_runs(given)
     print(f"{len(runs)} runs on {runs[0].sample.gpu_model}; error of a step's time: median, 90 %\n")
     print(f"{'':26}" + "".join(f"{way:>18}" for way in COLUMNS) + f"{'known':>8}")
-    for row in rows(runs):
+    made, paces = list(rows(runs)), pace_errors(runs)
+    for row in made:
         cells = "".join(
             f"{row.errors[way][0]:7.0f} % {row.errors[way][1]:6.0f} %" for way in COLUMNS
         )
         print(f"{row.title:26}{cells}{100 * (row.known or 0):6.0f} %")
-    for way, (middle, far) in pace_errors(runs).items():
+    for way, (middle, far) in paces.items():
         print(f"{way:32}{middle:7.0f} % {far:6.0f} %")
+    against_targets(made, paces)
+    finish(given)
 
 
 if __name__ == "__main__":

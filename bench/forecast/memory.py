@@ -31,8 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
+from node import against_target, at_least, finish
 
-GOAL_MEDIAN, GOAL_TAIL = 5.0, 15.0
+GOAL_MEDIAN, GOAL_TAIL, GOAL_WITHIN = 5.0, 15.0, 90.0
 
 
 def measured(training: Any) -> int:
@@ -133,6 +134,9 @@ def main() -> None:
     within = 100 * sum(abs(error) <= GOAL_TAIL for error in everything) / len(everything)
     below = 100 * sum(error < -GOAL_TAIL for error in everything) / len(everything)
     print(f"within {GOAL_TAIL:.0f} %: {within:.0f} % of all; more below: {below:.0f} %")
+    against_target("median error", statistics.median(map(abs, everything)), GOAL_MEDIAN, "%")
+    at_least(f"within {GOAL_TAIL:.0f} %", within, GOAL_WITHIN, "% of all")
+    finish(options)
 
 
 if __name__ == "__main__":

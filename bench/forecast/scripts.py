@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
+from node import against_target, finish
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = Path(__file__).resolve().parent / "examples"
@@ -131,11 +132,13 @@ def main() -> None:
         return
     print(f"{'script':22}{'processor':>14}{'forecast':>14}{'ratio':>8}{'seconds':>9}"
           f"{'for this processor':>22}{'ratio':>8}")  # fmt: skip
+    refused = 0
     for name in options.only.split(","):
         peak_bytes, begin = measured(name), time.monotonic()
         found, reason = forecast(name)
         seconds = time.monotonic() - begin
         if found is None:
+            refused += 1
             print(f"{name:22}{peak_bytes / MIB:10.0f} MiB  none: {reason}", flush=True)
             continue
         print(f"{name:22}{peak_bytes / MIB:10.0f} MiB{found / MIB:10.0f} MiB"
@@ -144,6 +147,8 @@ def main() -> None:
         own = f"{own_bytes / MIB:18.0f} MiB{own_bytes / peak_bytes:8.2f}" if own_bytes else ""
         print(own, flush=True)
     print(f"load {os.getloadavg()[0]:.0f}")
+    against_target("without a forecast", refused, 0, "scripts")
+    finish(options)
 
 
 if __name__ == "__main__":

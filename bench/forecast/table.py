@@ -9,7 +9,7 @@
   and margin. In turn each family is left out, and the margin is the one that the errors of the
   other families ask for; with its least of 128 MiB, and without: most of these trainings are small;
 - memory of TensorFlow (bench/forecast/keras_memory.py): models that were looked at while the
-  forecast was made, and models held out;
+  forecast was made, and models held out; the surplus of what is filled in, and how many need more;
 - step time: the learning loop on trainings on the processor (bench/forecast/learning.py): the
   roofline; what is learned after 10, 50 and 200 runs; the network and the nearest run alone; with
   each family left out; and the pace of the first 20 steps. --keep: a file of the measured runs,
@@ -44,12 +44,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import learning as loop
 
 from arguments import parse
+from node import against_target, at_least, finish
 from nodemgr.core.forecast import features as feature_form
 from nodemgr.core.forecast import gpu_models, learning, margins, network, roofline
 from nodemgr.core.forecast.margins import Pair
 from nodemgr.core.forecast.samples import Sample, SampleOwner
 
-GOAL_MEMORY, GOAL_MEMORY_TAIL, GOAL_STEPS, GOAL_POINTS = 5.0, 15.0, 10.0, 5.0
+GOAL_MEMORY, GOAL_MEMORY_TAIL, GOAL_WITHIN, GOAL_LOW = 5.0, 15.0, 90.0, 1.0
+GOAL_SECONDS, GOAL_POINTS, GOAL_SURPLUS = 3.0, 5.0, 60.0
 LEAST_TESTS = 10
 
 
@@ -88,8 +90,11 @@ def show_within(title: str, errors: Sequence[float]) -> None:
     """How many errors are within the aim, and how many forecasts are lower than that."""
     within = 100 * sum(abs(error) <= GOAL_MEMORY_TAIL for error in errors) / len(errors)
     below = 100 * sum(error < -GOAL_MEMORY_TAIL for error in errors) / len(errors)
-    goal = f"within {GOAL_MEMORY_TAIL:.0f} %; too low by more. Aim: 90 %"
+    goal = f"within {GOAL_MEMORY_TAIL:.0f} %; too low by more. Aim: {GOAL_WITHIN:.0f} %"
     show_cells(title, f"{within:.0f} %", f"{below:.0f} %", goal)
+    median = statistics.median(map(abs, errors))
+    against_target(f"{title}, median", median, GOAL_MEMORY, "%")
+    at_least(f"{title}, within {GOAL_MEMORY_TAIL:.0f} %", within, GOAL_WITHIN, "%")
 
 
 # -- memory --
@@ -125,8 +130,12 @@ def memory(count: int) -> None:
     show(line_of(title, errors, goal_of_memory()))
     show_within(title, errors)
     show_margins(found)
-    seconds = [row.seconds for row in found]
-    show(line_of("seconds of a forecast beside the imports", seconds, "aim: 3 s", "s"))
+    spent = line_of(
+        "seconds of a forecast beside the imports", [row.seconds for row in found],
+        f"aim: {GOAL_SECONDS:.0f} s", "s",
+    )  # fmt: skip
+    show(spent)
+    against_target(f"{spent.title}, 90 %", spent.tail or 0.0, GOAL_SECONDS, "s")
 
 
 def show_margins(found: Sequence[Guess]) -> None:
@@ -145,8 +154,8 @@ def show_margins(found: Sequence[Guess]) -> None:
         ("the margin of other families alone", alone),
         ("15 % alone", by_default),
     ):
-        goal = "aim: 1 %" if count * 100 > len(found) else "aim: 1 %, met"
-        show_cells(f"more memory than with {title}", f"{count} of {len(found)}", goal=goal)
+        show_cells(f"more memory than with {title}", f"{count} of {len(found)}")
+        against_target(f"more than with {title}", 100 * count / len(found), GOAL_LOW, "%")
 
 
 def memory_of_keras(models: int, steps: int) -> None:
@@ -158,6 +167,13 @@ def memory_of_keras(models: int, steps: int) -> None:
         title = f"memory of TensorFlow, {len(errors)} models {title}"
         show(line_of(title, errors, goal_of_memory()))
         show_within(title, errors)
+        surplus = [row.surplus_percent for row in found]
+        low = sum(one < 0 for one in surplus)
+        title += ", after the margin"
+        median = statistics.median(surplus)
+        show_cells(f"{title}: median surplus, too low", f"{median:.0f} %", str(low))
+        against_target(f"{title}, median surplus", median, GOAL_SURPLUS, "%")
+        against_target(f"{title}, too low", 100 * low / len(found), GOAL_LOW, "%")
 
 
 def goal_of_memory() -> str:
@@ -166,7 +182,8 @@ def goal_of_memory() -> str:
 
 def step_times(given: argparse.Namespace) -> Iterator[Line]:
     runs = loop.measured_runs(given)
-    for number, row in enumerate(loop.rows(runs)):
+    made, paces = list(loop.rows(runs)), loop.pace_errors(runs)
+    for number, row in enumerate(made):
         prior = row.errors["roofline"][0]
         for way in loop.COLUMNS:
             if way == "roofline" and number and row.title.startswith("same"):
@@ -175,8 +192,9 @@ def step_times(given: argparse.Namespace) -> Iterator[Line]:
             if way == "learned" and row.title.endswith("after 50"):
                 goal = f"aim: {prior / 2:.0f} %, half of the roofline's error"
             yield Line(f"step time, {row.title}: {way}", *row.errors[way], goal=goal)
-    for way, (middle, far) in loop.pace_errors(runs).items():
-        yield Line(f"step time, {way}", middle, far, goal=f"aim: {GOAL_STEPS:.0f} %")
+    for way, (middle, far) in paces.items():
+        yield Line(f"step time, {way}", middle, far, goal=f"aim: {loop.GOAL_PACE:.0f} %")
+    loop.against_targets(made, paces)
 
 
 # -- a file of measurements --
@@ -280,6 +298,7 @@ def main() -> None:
         for line in from_file(known):
             show(line)
     print(f"load {load()} at the end")
+    finish(given)
 
 
 def load() -> str:

@@ -87,6 +87,7 @@ class ClassesModel:
         self.observed = Observed(failures)
         self.running: dict[int, tuple[int, int, int]] = {}
         """By request: its GPU, its start and its end."""
+        self.taken_percents = [0] * self.cluster.gpus
         self.waiting: list[int] = []
         self.attempts, self.done_ms = [0] * len(arrivals), dict[int, int]()
         self.progress_ms, self.is_up = [0] * len(arrivals), [True] * self.cluster.gpus
@@ -116,6 +117,7 @@ class ClassesModel:
     def _leave(self, number: int) -> tuple[int, int, int]:
         attempt = self.running.pop(number)
         self.observed.gpus[attempt[0]].tasks -= 1
+        self.taken_percents[attempt[0]] -= self.arrivals[number].percent
         return attempt
 
     def _fail(self, gpu: int, now_ms: int) -> None:
@@ -151,6 +153,7 @@ class ClassesModel:
             self.left_percents.append(chosen.free_percent)
             self.running[number] = gpu, now_ms, end_ms
             self.observed.gpus[gpu].tasks += 1
+            self.taken_percents[gpu] += arrival.percent
             heapq.heappush(self.events, (end_ms, END, number, self.attempts[number]))
 
     def _chosen(self, arrival: Arrival, now_ms: int) -> Candidate | None:
@@ -166,8 +169,7 @@ class ClassesModel:
 
     def _row(self, arrival: Arrival, gpu: SeenGpu, job: SizedJob, left_ms: int) -> Candidate:
         """As scheduler/placement.py makes it."""
-        there = [each for each, (on, *_) in self.running.items() if on == gpu.index]
-        free_percent = WHOLE_PERCENT - sum(self.arrivals[each].percent for each in there)
+        free_percent = WHOLE_PERCENT - self.taken_percents[gpu.index]
         time_ms = None
         if arrival.task_class is BE:
             time_ms = left_ms / self._speed(arrival, gpu.index)

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
 from bench.placement import optimum
+from node import against_target, finish
 from nodemgr.core.placement.policies import SizedJob as Job
 from nodemgr.edge.placement import weights as weights_file
 from nodemgr.placement import evaluation
@@ -57,6 +58,8 @@ PUBLISHED = {
 JOBS, SMALL_JOBS = 40, 5
 HISTORIES_DAYS = (0, 3, 10, 30)
 WIDE_GPUS, BATCH = 1_000, 8
+AIM_PERCENT = 3.0
+MOST_US = {RELIABLE: 100.0, SCORER: 1_000.0, SOURCE: 1_000.0}
 Policies = Mapping[str, Make]
 
 
@@ -217,6 +220,16 @@ def measure(options: argparse.Namespace) -> Found:
     return Found(options, tables, rates, found, curve)
 
 
+def against_targets(found: Found) -> None:
+    own = next(row for row in found.sections[0].rows if row.name == SCORER)
+    against_target("scorer to warm least failures", own.against_warm.mean, -AIM_PERCENT, "%")
+    months = next(pair.mean for days, pair in found.rates if days == HISTORIES_DAYS[-1])
+    against_target("reliable to known rates, 30 days", months, AIM_PERCENT, "%")
+    for speed in found.speeds:
+        if speed.name in MOST_US:
+            against_target(f"{speed.name}, 16 GPUs", speed.small_us, MOST_US[speed.name], "us")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -231,6 +244,8 @@ def main() -> None:
         from placement_page import write
 
         write(found, PAGE, PICTURES)
+    against_targets(found)
+    finish(options)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arguments import parse
 from bench.placement.policies import MAIN, PUBLISHED
+from node import against_target, finish
 from nodemgr.core.placement.policies import SizedJob as Job
 from nodemgr.placement import batch_model, evaluation, plain_policies
 from nodemgr.placement.batch_model import BatchModel, BatchOutcome
@@ -38,6 +39,8 @@ MOST_RISK = 0.5
 """Failures of a GPU that a job would meet on it, up to its end or its next checkpoint."""
 MOST_WAIT_MS = 2 * HOUR_MS
 LEAST_GPUS = 4
+MAIN_PERCENT, WORST_PERCENT = -3.0, 1.0
+"""The targets, without which the rule stays out of the product."""
 WAKE = 4
 """An event at which a wait is over."""
 CLUSTERS: Mapping[str, tuple[Cluster, int]] = {
@@ -129,15 +132,15 @@ def figures(cluster: Cluster, jobs: int, name: str, seeds: int) -> list[list[Bat
     return found
 
 
-def show(name: str, found: Sequence[Sequence[BatchOutcome]]) -> None:
+def show(name: str, found: Sequence[Sequence[BatchOutcome]]) -> evaluation.PairedDifference:
+    """Print the row; the makespan's difference to `reliable`."""
     warm, plain, waits = ([each.makespan_ms for each in row] for row in found)
     means = [[statistics.fmean(each.completions_ms) for each in row] for row in found]
     columns = [(waits, plain), (means[2], means[1]), (waits, warm), (means[2], means[0])]
-    texts = []
-    for own, other in columns:
-        pair = evaluation.paired(own, other)
-        texts.append(f"{f'{pair.mean:+.1f} ± {pair.half:.1f}':>14}")
+    pairs = [evaluation.paired(own, other) for own, other in columns]
+    texts = [f"{f'{pair.mean:+.1f} ± {pair.half:.1f}':>14}" for pair in pairs]
     print(f"{name:40}{''.join(texts)}", flush=True)
+    return pairs[0]
 
 
 def main() -> None:
@@ -149,8 +152,16 @@ def main() -> None:
     print(f"{options.seeds} seeds; percent, below 0: earlier")
     print(f"{'':40}{'to reliable':>28}{'to warm least failures':>28}")
     print(f"{'':40}{'all done':>14}{'mean job':>14}{'all done':>14}{'mean job':>14}")
-    for name, (cluster, jobs) in CLUSTERS.items():
-        show(name, figures(cluster, jobs, name, options.seeds))
+    made = {
+        name: show(name, figures(cluster, jobs, name, options.seeds))
+        for name, (cluster, jobs) in CLUSTERS.items()
+    }
+    first = next(iter(made.values()))
+    against_target("main", first.mean, MAIN_PERCENT, "%")
+    against_target("main, upper end", first.mean + first.half, 0.0, "%")
+    for name, pair in made.items():
+        against_target(name, pair.mean, WORST_PERCENT, "%")
+    finish(options)
 
 
 if __name__ == "__main__":

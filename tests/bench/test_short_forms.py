@@ -48,6 +48,8 @@ PROGRAMS = sorted(
     for path in (*BENCH.glob("*.py"), *BENCH.glob("*/*.py"))
     if path.stem not in PARTS and path.parent.name != "first"  # test_first.py
 )
+ALL = "learned"
+"""It starts the tables' programs, and takes a folder for what they print."""
 KEEPING = ("forecast/learning", "forecast/table")
 """The second one reads the file that --keep names from the first."""
 FIGURE = r" +[0-9][0-9.,]*"
@@ -104,6 +106,8 @@ ROWS = {
     "job_start": [f"bare: executed{FIGURE}", f"job: order to news of its end{FIGURE}"],
     "kill_to_grant": [f"kill to pidfd{FIGURE}", f"kill to the next grant{FIGURE}"],
     "log_followers": [f"calm{FIGURE}", f"beside 20 readers{FIGURE}", "a reader got "],
+    "learned": [r"placement/waiting --seeds 300: exit code 0, 20[0-9:, -]+load [0-9]+",
+        "placement/classes --seeds 300: exit code 0, "],
     "launches/hostile": [f"garbage{FIGURE}{FIGURE}{FIGURE}"],
     "launches/progress_steps": [f"with the hook{FIGURE}{FIGURE}", f"one count{FIGURE}"],
     "launches/shares": [f"bare driver{FIGURE}{FIGURE}", f"gated{FIGURE}{FIGURE}",
@@ -153,7 +157,7 @@ def test_every_program_has_a_row_here() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [name for name in PROGRAMS if name not in KEEPING])
+@pytest.mark.parametrize("program", [name for name in PROGRAMS if name not in (*KEEPING, ALL)])
 def test_the_short_form_ends_well_and_prints_its_table(program: str) -> None:
     ends_well(program)
 
@@ -163,6 +167,50 @@ def test_the_table_of_forecasts_takes_the_runs_that_learning_has_kept(tmp_path: 
     """Both measure the same runs: once is enough."""
     for program in KEEPING:
         ends_well(program, "--keep", str(tmp_path / "runs"))
+
+
+@pytest.mark.slow
+def test_all_tables_go_into_a_folder_with_commit_date_and_load(tmp_path: Path) -> None:
+    ends_well(ALL, str(tmp_path / "made"))
+    files = sorted((tmp_path / "made").iterdir())
+    assert [path.name for path in files] == [
+        "placement-classes--short.txt",
+        "placement-waiting--short.txt",
+    ]
+    for path in files:
+        first, *table, last = path.read_text().splitlines()
+        assert re.fullmatch(r"placement/[a-z]+ --short, .*, 20[0-9: -]+, load [0-9]+", first)
+        assert re.fullmatch(r"exit code 0, 20[0-9: -]+, load [0-9]+", last)
+        assert len(table) > 5
+
+
+LEARNED = """
+import sys
+sys.argv[1:] = [sys.argv[1]]
+import pathlib, learned
+learned.BENCH = pathlib.Path(sys.argv[1])
+learned.MEASURED = ("misses", "fails")
+learned.COUNTED = ("good 1",)
+sys.exit(learned.main())
+"""
+
+
+def test_a_table_that_fails_or_misses_is_named_and_the_others_are_made(tmp_path: Path) -> None:
+    miss = "import node, sys; node.against_target('wait', 3, 2, 's'); node.finish({})"
+    (tmp_path / "misses.py").write_text(
+        f"import sys; sys.path.append({str(BENCH)!r}); import argparse; "
+        + miss.format("argparse.Namespace(short=False)")
+    )
+    (tmp_path / "fails.py").write_text("print('a row'); raise SystemExit('no such table')")
+    (tmp_path / "good.py").write_text("print('a row')")
+    command = [sys.executable, "-c", LEARNED, str(tmp_path)]
+    ended = subprocess.run(command, cwd=BENCH, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stdout.splitlines()[-2:] == [
+        "misses: ABOVE the target: wait 3.00 s, at most 2 s",
+        "fails: failed: no such table",
+    ]
+    assert "a row" in (tmp_path / "good1.txt").read_text()
 
 
 def ends_well(program: str, *options: str) -> None:
