@@ -136,6 +136,7 @@ def _answer(row: object) -> NodeAnswer:
         str(row.get("reason") or "")[:MAX_NAME_CHARS],
         str(row.get("job") or "")[:MAX_NAME_CHARS],
         max(0, ended - began) // MS if measured else None,  # type: ignore[operator]
+        ended if isinstance(ended, int) and 0 <= ended <= MAX_NUMBER else 0,
     )
 
 

@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from client_plugin.units import format_size
-from nodemgr.core.cluster.entities import ClusterJob, ClusterNode, ClusterStage, EndedJob
+from nodemgr.core.cluster.entities import (
+    ClusterJob,
+    ClusterNode,
+    ClusterStage,
+    EndedJob,
+    PastStart,
+)
 from nodemgr.core.cluster.gpu_shares import above_quota, used_of
 from nodemgr.core.cluster.state import QUEUE, ClusterState
 from nodemgr.core.model import array_rows, job_ids
@@ -24,33 +30,67 @@ SHOWN_STATES = {ClusterStage.ASSIGNED: "queued"}
 """A job that its node has not begun stands in a queue there."""
 
 
-def living(state: ClusterState, job: ClusterJob, now_ns: int, silent_s: int | None) -> Any:
+def living(
+    state: ClusterState, job: ClusterJob, now_ns: int, wall_ns: int, silent_s: int | None
+) -> Any:
     """`silent_s`: of its node; None: it speaks, or there is none."""
     row = state.assignments.get(job.assigned or 0)
     waits = job.stage in (ClusterStage.QUEUED, ClusterStage.ASSIGNED)
-    began_ns = None if row is None else row.began_ns
+    began_ns, starts = None if row is None else row.began_ns, list(map(_start, job.past))
+    ran_ns = None if began_ns is None else max(0, now_ns - began_ns)
+    if row is not None and ran_ns is not None:
+        began = (wall_ns - ran_ns) // S
+        runs = _start(PastStart(job.starts + 1, row.node, row.node_job, ran_ms=ran_ns // MS))
+        starts.append(runs | {"started": began})
     return {
         **_spec(job),
         "id": array_rows.waiting(job),
         "request": None,
         **UNPLACED,
+        "position": state.queue.position(job.job_id) if job.job_id in state.queue else None,
         "reason": why(state, job, silent_s),
         "state": state_of(job),
         "node": None if row is None else row.node,
         "pids": [],
         "users": [job.user],
         "submitted": job.submitted_wall_ns // S,
-        "started": None,
+        "started": starts[-1]["started"] if ran_ns is not None else None,
         "why": "",
         "since": job.submitted_wall_ns // S,
         "waited_seconds": max(0, now_ns - job.queued_ns) // S if waits else None,
-        "duration_seconds": None if began_ns is None else max(0, now_ns - began_ns) // S,
+        "duration_seconds": None if ran_ns is None else ran_ns // S,
         "after": list(job.after),
         "resumes": None,
         "receives": [],
-        "attempts": [],
+        "attempts": starts,
+        "starts": starts[-1]["number"] if starts else 0,
         "ended": None,
     }
+
+
+def _start(row: PastStart) -> dict[str, Any]:
+    """As a node's row of an attempt, with the node."""
+    ended_ns, ran_ms = row.ended_wall_ns, row.ran_ms
+    is_known = ended_ns and ran_ms is not None
+    return {
+        "number": row.number,
+        "node": row.node,
+        "started": (ended_ns - (ran_ms or 0) * MS) // S if is_known else None,
+        "ended": ended_ns // S or None,
+        "exit_code": row.exit_code,
+        "signal": row.signal,
+        "cause": None if row.cause is None else row.cause.value,
+        "why": row.why,
+        "gpus": [],
+        "gpu_indices": [],
+        "log_tail": "",
+        **_times(ran_ms),
+    }
+
+
+def _times(ran_ms: int | None) -> dict[str, Any]:
+    ran_s = None if ran_ms is None else ran_ms / 1_000
+    return {"ran_seconds": ran_s, "ran_at_least": False, "waited_seconds": None}
 
 
 def state_of(job: ClusterJob) -> str:
@@ -149,29 +189,22 @@ def _above(job: ClusterJob, field: str, most: Any) -> str:
 
 def ended(row: EndedJob) -> dict[str, Any]:
     job = row.job
-    ran_s = None if row.ran_ms is None else row.ran_ms / 1_000
-    times = {"ran_seconds": ran_s, "ran_at_least": False, "waited_seconds": None}
-    ended_s = row.ended_wall_ns // S
     began = None if row.ran_ms is None else (row.ended_wall_ns - row.ran_ms * MS) // S
-    attempt: dict[str, Any] = {
-        "number": 1, "started": began, "ended": ended_s, "exit_code": row.exit_code,
-        "signal": row.signal, "why": row.why, "gpus": [], "gpu_indices": [], "log_tail": "",
-        **times,
-    }  # fmt: skip
     return {
         **_spec(job),
-        **times,
+        **_times(row.ran_ms),
         "waited_at_least": False,
         "state": job.stage.value,
         "node": row.node or None,
         "submitted": job.submitted_wall_ns // S,
         "started": began,
-        "ended": ended_s,
+        "ended": row.ended_wall_ns // S,
         "exit_code": row.exit_code,
         "signal": row.signal,
         "cause": None if row.cause is None else row.cause.value,
         "why": row.why,
-        "attempts": [attempt] if row.node else [],
+        "attempts": list(map(_start, job.past)),
+        "starts": job.starts,
     }
 
 

@@ -34,7 +34,8 @@ from nodemgr.edge.store.database import CLOCK_SEEN, CommitBatch, CommitHook, Sto
 from nodemgr.edge.store.history_rows import Bounds, HistoryRow, PayloadRow
 from nodemgr.edge.store.migrations import Lineage
 
-LINEAGE = Lineage(0x4E4D4844, frozenset(), (migrations.head_tables,))  # "NMHD"
+MIGRATIONS = migrations.head_tables, migrations.head_starts
+LINEAGE = Lineage(0x4E4D4844, frozenset(), MIGRATIONS)  # "NMHD"
 KINDS: Mapping[str, Any] = {
     "env": ClusterEnv,
     "node": ClusterNode,

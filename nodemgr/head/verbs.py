@@ -11,7 +11,7 @@ absent. An order without an environment is an administrator's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -19,10 +19,10 @@ from typing import Any
 from client_plugin import fields
 from client_plugin.messages.form import relayed
 from client_plugin.ways.nearest import did_you_mean
-from nodemgr.core.cluster import events, job_orders
+from nodemgr.core.cluster import events, job_orders, listing
 from nodemgr.core.cluster.entities import ClusterJob, EndedJob
 from nodemgr.core.cluster.state import QUEUE
-from nodemgr.core.model import array_rows, job_ids
+from nodemgr.core.model import array_rows
 from nodemgr.edge.api import job_arguments as kinds
 from nodemgr.edge.api.bulk_actions import Wanted
 from nodemgr.edge.api.verb_table import ADMIN, Right, answer_to, rows_of, verb
@@ -86,6 +86,7 @@ ENV = {
 
 USER, USERS = Right.ENV, Right.ENV | Right.ADMIN
 """A verb of USERS is one of administrators, too."""
+PLACE = Argument(optional(integer(0, listing.MOST)))
 CURSOR = Argument(optional(kinds.cursor))
 SCOPE = {"env": Argument(optional(env_name))}
 PAGE = {**SCOPE, "limit": Argument(kinds.limit)}
@@ -94,7 +95,7 @@ JOBS = {"jobs": Argument(job_names, required=True)}
 ORDER = {"order": Argument(choice(*ORDERS), required=True)}
 NODE = {"node": Argument(text, required=True)}
 FILTER = {
-    **SCOPE, **ORDER, "after": CURSOR, "name": Argument(kinds.name), "state": Argument(text),
+    **SCOPE, **ORDER, "after": PLACE, "name": Argument(kinds.name), "state": Argument(text),
     "user": Argument(text), "mine": Argument(flag),
 }  # fmt: skip
 MOVE = {**JOB, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)}
@@ -105,14 +106,16 @@ PIECE = {
 PAST = {**PAGE, "before": CURSOR, "since_wall_ns": Argument(integer(0, 2**63 - 1))}
 
 
-def _place(job_id: str) -> int:
-    """By submission, then by index."""
-    number, index = job_ids.listed(job_id)
-    return (number << 32) + index + 1
-
-
-def _behind(place: int | None) -> tuple[int, int]:
-    return (-1, -1) if place is None else (place >> 32, (place & 0xFFFF_FFFF) - 1)
+def _page(
+    rest: Iterator[tuple[int, ClusterJob]], limit: int
+) -> tuple[list[ClusterJob], int | None]:
+    """The next rows, and the place of the last; None: it is the last of all."""
+    page = list(islice(rest, limit))
+    more = next(rest, None)
+    while more is not None and more[0] == page[-1][0]:  # of equal places none is left out
+        page.append(more)
+        more = next(rest, None)
+    return [job for _, job in page], None if more is None else page[-1][0]
 
 
 class HeadVerbs:
@@ -215,7 +218,8 @@ class HeadVerbs:
         state = self._engine.state
         given = state.assignments.get(job.assigned or 0)
         silent_s = None if given is None else self._silent_s(given.node)
-        row: dict[str, Any] = rows.living(state, job, self._clock.monotonic_ns(), silent_s)
+        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        row: dict[str, Any] = rows.living(state, job, now_ns, wall_ns, silent_s)
         return row
 
     def _silent_s(self, node: str) -> int | None:
@@ -228,13 +232,12 @@ class HeadVerbs:
         env = given.get("env")
         return who.env if who.env is not None else env
 
-    @verb("cluster_queue", USERS, {**PAGE, "after": CURSOR})
+    @verb("cluster_queue", USERS, {**PAGE, "after": PLACE})
     def _queue(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """In the order of submission. `after`: the place of the last job of the page before."""
-        state, limit = self._engine.state, given.get("limit", kinds.MAX_ROWS)
-        rest = state.listed.behind(self._scope(who, given), _behind(given.get("after")))
-        page = [state.jobs[job_id] for job_id in islice(rest, limit)]
-        more = None if next(rest, None) is None else _place(page[-1].job_id)
+        """In the order of core/cluster/listing.py. `after`: the place of the page before."""
+        state, after = self._engine.state, given.get("after") or 0
+        rest = listing.behind(state, self._scope(who, given), after)
+        page, more = _page(rest, given.get("limit", kinds.MAX_ROWS))
         queue = {
             "name": "normal", "rank": 0, "length": len(state.queue), "cap": None,
             "max_restarts": None, "users": [], "groups": [],
@@ -248,15 +251,14 @@ class HeadVerbs:
         state, order = self._engine.state, ORDERS[given["order"]]
         user = who.name if given.get("mine") else given.get("user")
         asked = Wanted(self._scope(who, given), given.get("name"), given.get("state"), user)
-        rest = state.listed.behind(asked.env, _behind(given.get("after")))
-        page = [state.jobs[job_id] for job_id in islice(rest, MATCHED_AT_ONCE)]
+        rest = listing.behind(state, asked.env, given.get("after") or 0)
+        page, more = _page(rest, MATCHED_AT_ONCE)
         found = [
             array_rows.waiting(job)
             for job in page
             if asked.takes(job.env, job.name, rows.state_of(job), (job.user,))
             and job_orders.against(job, order(job.job_id)) is None
         ]
-        more = None if next(rest, None) is None else _place(page[-1].job_id)
         return {"schema_version": 1, "matched": found, "after": more}
 
     @verb("cluster_show", USERS, JOB)
@@ -347,25 +349,24 @@ class HeadVerbs:
 
     @verb("cluster_logs", USERS, PIECE)
     def _logs(self, who: Who, given: dict[str, Any]) -> Later:
-        """Read on the node of its last attempt, where the output is."""
+        """Read on the node of the start, by default the last one, where the output is."""
         living, past = self._living(who, given["job"]), self._past(who, given["job"])
         if len(living) + len(past) > 1:
             raise OperationError(
                 f"{given['job']} is an array", f"name one of its jobs ({given['job']}.0)", "usage"
             )
-        job = living[0] if living else None
-        if job is None:
-            node, key, node_job = past[0].node, "", past[0].node_job
-        else:
-            row = self._engine.state.assignments.get(job.assigned or 0)
-            node, key = ("", "") if row is None else (row.node, row.key)
-            node_job = "" if row is None else row.node_job
+        job = living[0] if living else past[0].job
+        starts = {start.number: (start.node, start.node_job, "") for start in job.past}
+        row = self._engine.state.assignments.get(job.assigned or 0)
+        if row is not None and (row.began_ns is not None or not starts):
+            starts[job.starts + 1] = row.node, row.node_job, row.key
+        number = given.get("attempt") or max(starts, default=0)
+        node, node_job, key = starts.get(number, ("", "", ""))
         if not node_job:
-            raise OperationError(
-                f"{given['job']} has no output: no node has begun it",
-                "nodemgr queue says where it stands",
-                "not_found",
-            )
+            what, remedy = "no node has begun it", "nodemgr queue says where it stands"
+            if starts:
+                what, remedy = f"of start {number} none is known", f"nodemgr history {job.job_id}"
+            raise OperationError(f"{given['job']} has no output: {what}", remedy, "not_found")
         arguments = {
             "key": key, "job": node_job, "offset": given.get("offset", 0),
             "wait": given.get("wait", False),
@@ -374,8 +375,8 @@ class HeadVerbs:
         def begin(reply: Reply) -> None:
             def told(answer: Any) -> None:
                 if isinstance(answer, dict):
-                    more = {"job": given["job"], "node": node, "living": job is not None}
-                    answer = {**answer, **more}
+                    more = {"job": given["job"], "node": node, "living": bool(living)}
+                    answer = {**answer, **more, "attempt": number}
                 reply(answer)
 
             self._orders.order(node, "log_read", arguments, told)
@@ -471,7 +472,7 @@ class HeadVerbs:
                 raise OperationError(
                     f"{name} speaks", f"drain it (nodemgr node drain {name})", "refused"
                 )
-        self._happens(events.NodeLost(name))
+        self._happens(events.NodeLost(name, self._clock.wall_ns()))
         return self._node(who, given)
 
     @verb("node_remove", ADMIN, NODE)

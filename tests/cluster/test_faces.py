@@ -42,3 +42,25 @@ def test_rows_of_all_nodes_are_shown_on_each() -> None:
         assert waits in says(made, "top", "--once", "--cluster")
         made.nodes["gn1"].kill()
         gate.touch()
+
+
+def test_the_output_of_a_job_is_followed_over_its_starts() -> None:
+    with site(2, simulate="1x8GiB") as made:
+        wait, gate = made.gate("gate")
+        once = made.directory / "once"
+        again = f"echo begins; {wait}; [ -e {once} ] || {{ touch {once}; exit 3; }}; echo ends"
+        (job,) = made.submit(again, name="gn1", max_restarts=1)
+        environ = {**os.environ, "NODEMGR_RUN_DIR": str(made.nodes["gn2"].run_dir)}
+        with subprocess.Popen(
+            [sys.executable, "-m", "nodemgr", "logs", "--follow", job],
+            env=environ, stdout=subprocess.PIPE, text=True,
+        ) as follows:  # fmt: skip
+            assert follows.stdout is not None
+            assert follows.stdout.readline() == "begins\n", "while it runs"
+            gate.touch()
+            assert follows.stdout.read() == "begins\nends\n"
+        assert follows.returncode == 0
+        assert says(made, "logs", job, "--attempt", "1") == "begins\n"
+        assert [line.split()[6] for line in says(made, "history", job).split("\n")[:2]] == [
+            "STARTS", "2",
+        ]  # fmt: skip

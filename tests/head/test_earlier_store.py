@@ -40,6 +40,8 @@ def test_the_first_store_is_read_and_its_jobs_go_on(tmp_path: Path) -> None:
         assert [row["id"] for row in shown] == ["c2", "c4"]
         (past,) = world.ask(ANN, "cluster_history")["history"]
         assert (past["job"], past["state"], past["node"]) == ("c1", "done", "gn1")
+        (start,) = past["attempts"]
+        assert (past["starts"], start["number"], start["node"]) == (1, 1, "gn1")
         assert world.submit() == "c1", "a submission of then, said again"
         world.ask(ADMIN, "node_resume", node="gn1")
         world.sync()

@@ -12,6 +12,7 @@ import pytest
 from client_plugin.verbs.commands import history, status
 from client_plugin.verbs.presentation import cells
 from nodemgr.core.cluster import events
+from nodemgr.core.model.entities import Cause, JobState
 from nodemgr.core.model.values import replace
 from nodemgr.edge.api.assignment_operations import ASSIGN
 from nodemgr.edge.rpc.operation import OperationError, check
@@ -309,6 +310,7 @@ def test_a_page_of_the_queue_reads_its_own_rows_alone(tmp_path: Path) -> None:
             for at in range(0, there, 250):
                 world.ask(ANN, "cluster_submit_many", cwd="/", environ=["A=1"],
                           jobs=jobs[at : at + 250])  # fmt: skip
+            after = world.ask(ANN, "cluster_queue", limit=3)["after"]
             lines = 0
 
             def count(_frame: FrameType, event: str, _arg: Any) -> Any:
@@ -317,7 +319,7 @@ def test_a_page_of_the_queue_reads_its_own_rows_alone(tmp_path: Path) -> None:
                 return count
 
             sys.settrace(count)
-            page = world.ask(ANN, "cluster_queue", limit=2, after=3 << 32)["queue"]
+            page = world.ask(ANN, "cluster_queue", limit=2, after=after)["queue"]
             sys.settrace(None)
             assert [row["id"] for row in page] == ["c4", "c5"]
             counts.append(lines)
@@ -581,3 +583,70 @@ def test_a_node_that_asks_for_its_users(tmp_path: Path) -> None:
             world.head.sessions.message("gn1", 1, said)
         assert world.head.engine.state.nodes["gn1"].gpus == 4
         world.head.engine.happens(events.Silent("gn1", 1))
+
+
+def test_starts_of_a_job_that_was_begun_again(tmp_path: Path) -> None:
+    """In the queue, in the history, and for the output of each; also after restarts of the head."""
+    with cluster(tmp_path, gn1=1, gn2=1) as world:
+        job = world.submit(max_restarts=1)
+        world.turn()
+        node = world.nodes["gn1"]
+        (key,) = node.rows
+        node.under_way[key] = True
+        node.rows[key] = replace(node.rows[key], began=True)
+        world.report("gn1")
+        (row,) = world.ask(ANN, "cluster_show", job=job)["jobs"]
+        assert (row["starts"], row["attempts"][0]["ended"], row["position"]) == (1, None, None)
+        assert row["started"] == row["attempts"][0]["started"] == world.clock.wall_ns() // 10**9
+        node.end(key, JobState.FAILED, Cause.OWN)
+        world.ask(ADMIN, "node_drain", node="gn1")
+        world.report("gn1")
+        world.restart()
+        (row,) = world.ask(ANN, "cluster_queue")["queue"]
+        assert (row["starts"], row["attempts"][0]["cause"], row["position"]) == (1, "own", 1)
+        world.sync()
+        world.turn()
+        world.finish()
+        world.turn()
+        world.restart()
+        world.sync()
+        (row,) = world.ask(ANN, "cluster_history")["history"]
+        assert row["starts"] == 2
+        shown = [(one["number"], one["node"], one["exit_code"]) for one in row["attempts"]]
+        assert shown == [(1, "gn1", 0), (2, "gn2", 0)]
+        for number, where, named in (1, "gn1", {"attempt": 1}), (2, "gn2", {}):
+            told = world.answers(ANN, "cluster_logs", job=job, **named)
+            world.turn()
+            assert (told[0]["node"], told[0]["attempt"]) == (where, number)
+        with pytest.raises(OperationError, match="of start 3 none is known"):
+            world.ask(ANN, "cluster_logs", job=job, attempt=3)
+
+
+def test_the_queue_is_listed_in_the_order_of_the_pass(tmp_path: Path) -> None:
+    """Also after a move and a restart; each job is on one page."""
+    with cluster(tmp_path, gn1=1) as world:
+        world.ask(ADMIN, "env_set", env="ann", task_class="latency-sensitive")
+        jobs = [world.submit(number=n, task_class="normal") for n in range(1, 6)]
+        world.turn()
+        at_node = [
+            job for job in jobs if world.ask(ANN, "cluster_show", job=job)["jobs"][0]["node"]
+        ]
+        held = world.submit(number=6, hold=True)
+        world.ask(ANN, "cluster_move", job=jobs[-1], first=True)
+        for _ in range(2):
+            rest = [job for job in jobs[:-1] if job not in at_node]
+            pages, after = [], None
+            while not pages or after is not None:
+                page = world.ask(ANN, "cluster_queue", limit=1, after=after)
+                pages.append([row["id"] for row in page["queue"]])
+                after = page["after"]
+            assert pages == [[one] for one in (*at_node, jobs[-1], *rest, held)]
+            rows = world.ask(ADMIN, "cluster_queue")["queue"]
+            assert [row["id"] for row in rows] == [one for (one,) in pages]
+            places = [row["position"] for row in rows if row["position"] is not None]
+            assert places == list(range(1, len(rest) + 2))
+            world.restart()
+        for after in (-1, 2**80, "x"):
+            with pytest.raises(OperationError):
+                world.ask(ANN, "cluster_queue", after=after)
+        assert world.ask(ANN, "cluster_queue", after=2**67 + 2**66 - 1)["queue"] == []

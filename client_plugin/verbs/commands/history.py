@@ -32,7 +32,7 @@ COLUMNS = (
     Column("GPUS", cells.asked_gpus, right=True, spare=2),
     Column("CLASS", cells.task_class, spare=6, optional=True),
     Column("SHARE", cells.share, right=True, spare=6, optional=True),
-    Column("STARTS", lambda j: len(j["attempts"]) or None, right=True, spare=4),
+    Column("STARTS", lambda j: _starts(j) or None, right=True, spare=4),
     Column("WAITED", lambda j: cells.duration(j, "waited"), right=True, spare=3),
     Column("RAN", lambda j: cells.duration(j, "ran"), right=True),
     Column("PEAK", cells.peak, right=True, spare=6, optional=True),
@@ -45,6 +45,7 @@ COLUMNS = (
 )
 ATTEMPTS = (
     Column("START", lambda a: a["number"], right=True),
+    NODE,
     Column("STARTED", lambda a: _moment(a["started"])),
     Column("RAN", lambda a: cells.duration(a, "ran"), right=True),
     Column("PEAK", cells.peak, right=True, optional=True),
@@ -96,6 +97,12 @@ def exit_word(row: TableRow) -> Optional[str]:
     return None if row["exit_code"] is None else str(row["exit_code"])
 
 
+def _starts(row: TableRow) -> int:
+    """Of a job of a cluster, the rows of its attempts are fewer."""
+    count: int = row.get("starts", len(row["attempts"]))
+    return count
+
+
 def _moment(wall_s: Optional[int]) -> Optional[str]:
     return tables.wall_time(None if wall_s is None else wall_s * 10**9)
 
@@ -124,6 +131,7 @@ def _together(group: List[TableRow]) -> TableRow:
         **last, "signal": None, "exit_code": None, "why": "", **same,
         "job": cells.together(group, "job"), "node": cells.nodes(group),
         "attempts": [attempt for row in group for attempt in row["attempts"]],
+        "starts": sum(map(_starts, group)),
         "started": min(began, default=None), **_longest(group, "waited"), **_longest(group, "ran"),
         "peak_bytes": max([row.get("peak_bytes") or 0 for row in group]) or None,
     }  # fmt: skip

@@ -154,7 +154,12 @@ def _settle(draft: ClusterDraft, row: GivenJob, answer: NodeAnswer) -> None:
     answer = replace(answer, ran_ms=ran_ms if answer.began else None)
     if not answer.began:
         _not_begun(draft, job, row, answer)
-    elif answer.state is JobState.DONE:
+        return
+    job = job.with_past(
+        row.node, answer.node_job, answer.cause, answer.exit_code, answer.signal, answer.why,
+        ran_ms, answer.ended_wall_ns,
+    )  # fmt: skip
+    if answer.state is JobState.DONE:
         _over(draft, job, ClusterStage.DONE, row, answer)
     elif job.then is ClusterStage.PAUSED:  # it is to run again
         draft.move(

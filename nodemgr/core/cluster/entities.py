@@ -12,13 +12,19 @@ import enum
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nodemgr.core.cluster.pilots import PoolFacts
 from nodemgr.core.model import array_rows, job_ids
-from nodemgr.core.model.entities import WHOLE_PERCENT, Cause, Ranges, TaskClass
+from nodemgr.core.model.entities import (
+    RETAINED_ATTEMPTS,
+    WHOLE_PERCENT,
+    Cause,
+    Ranges,
+    TaskClass,
+)
 from nodemgr.core.model.transitions import Targets
-from nodemgr.core.model.values import value
+from nodemgr.core.model.values import replace, value
 
 
 class ClusterStage(enum.StrEnum):
@@ -248,6 +254,24 @@ class NodeShares(NamedTuple):
 
 
 @value
+class PastStart:
+    """A start of a job that is over, as its node reported it."""
+
+    number: int
+    """1 is the first; an attempt that has not begun has none."""
+    node: str
+    node_job: str = ""
+    """Its id on the node, which has the output."""
+    cause: Cause | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    why: str = ""
+    ran_ms: int | None = None
+    ended_wall_ns: int = 0
+    """On the node's clock; 0: it is not known."""
+
+
+@value
 class ClusterJob:
     """A job that has not ended; or the elements of an array that no node was given, as one."""
 
@@ -290,6 +314,18 @@ class ClusterJob:
     """The share of each of its GPUs; None: a plain task."""
     memory_bytes: int | None = None
     """On each GPU, if it is named."""
+    past: tuple[PastStart, ...] = ()
+    """The last RETAINED_ATTEMPTS of its starts that are over."""
+
+    @property
+    def starts(self) -> int:
+        """The number of its starts that are over."""
+        return self.past[-1].number if self.past else 0
+
+    def with_past(self, node: str, *facts: Any, **more: Any) -> ClusterJob:
+        """The same job after one more start on the node; `facts` as in PastStart."""
+        past = (*self.past, PastStart(self.starts + 1, node, *facts, **more))
+        return replace(self, past=past[-RETAINED_ATTEMPTS:])
 
     @property
     def shares(self) -> bool:

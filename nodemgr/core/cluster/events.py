@@ -116,6 +116,7 @@ class NodeLost:
     """A person says that nothing runs there any more: its jobs may begin elsewhere."""
 
     name: str
+    wall_ns: int = 0
 
 
 @value
@@ -147,6 +148,7 @@ class NodeAnswer:
     why: str = ""
     node_job: str = ""
     ran_ms: int | None = None
+    ended_wall_ns: int = 0
 
 
 @value

@@ -17,6 +17,7 @@ from nodemgr.core.cluster.entities import (
 )
 from nodemgr.core.cluster.pilots import PoolFacts
 from nodemgr.core.cluster.state import ClusterDraft
+from nodemgr.core.model.entities import MS
 from nodemgr.core.model.values import replace
 
 
@@ -82,6 +83,12 @@ def lost(draft: ClusterDraft, event: events.NodeLost) -> None:
         if row.node_generation == present:
             continue
         job = draft.jobs[row.job_id]
+        if row.began_ns is not None:
+            ran_ms = (draft.now_ns - row.began_ns) // MS
+            job = job.with_past(
+                row.node, row.node_job, why=f"{row.node} was lost", ran_ms=ran_ms,
+                ended_wall_ns=event.wall_ns,
+            )  # fmt: skip
         draft.drop_assignment(row)
         if job.then is ClusterStage.WITHDRAWN:
             over = replace(job, stage=ClusterStage.WITHDRAWN, then=None, assigned=None)

@@ -72,7 +72,10 @@ def adopt(draft: ClusterDraft, node: str, answer: NodeAnswer) -> None:
         draft.put_after(job, ())
         job = draft.jobs[job_id]
     if job.assigned is not None:
-        draft.drop_assignment(draft.assignments[job.assigned])
+        before = draft.assignments[job.assigned]
+        draft.drop_assignment(before)
+        if before.began_ns is not None:
+            job = job.with_past(before.node, before.node_job, why=ENDED_LATER)
     row = GivenJob(
         answer.number, answer.key, job_id, job.env, node, draft.nodes[node].generation,
         job.gpus, job.time_limit_ms, answered=True, compute_percent=job.compute_percent,
@@ -104,6 +107,7 @@ def end(draft: ClusterDraft) -> None:
         row = draft.assignments[number]
         draft.drop_assignment(row)
         job = replace(draft.jobs[row.job_id], then=None, assigned=None)
-        over = replace(job, stage=ClusterStage.FAILED)
+        past = job.with_past(row.node, row.node_job, why=ENDED_LATER)
+        over = replace(past, stage=ClusterStage.FAILED)
         ended = EndedJob(over, row.node, None, None, why=ENDED_LATER, node_job=row.node_job)
         draft.end(job, StageEvent.FORGOTTEN, ClusterStage.FAILED, ended)

@@ -13,6 +13,7 @@ from typing import Any
 
 from nodemgr.core.cluster import gpu_rooms
 from nodemgr.core.cluster.entities import (
+    AT_A_NODE,
     STAGES,
     ClusterEnv,
     ClusterJob,
@@ -37,6 +38,8 @@ from nodemgr.core.state.node_state import AnyTable, Groups, Table
 from nodemgr.core.state.work_queue import WorkQueue, line_name
 
 QUEUE = "normal"
+AT_NODE, IN_QUEUE, APART = range(3)
+"""The parts of the list of jobs (listing.py)."""
 STORED = {
     "envs": "env", "nodes": "node", "jobs": "job", "assignments": "assignment",
     "counters": "counters", "words": "word", "pilots": "pilot",
@@ -97,8 +100,8 @@ class ClusterState:
         self.awaited: Groups[str, str] = Groups(self.changed)
         """By job or array, the jobs that wait until it has ended well."""
         self.queue = WorkQueue(((QUEUE, 0),))
-        self.listed = JobIndex()
-        """The rows of each environment, in the order of submission."""
+        self.listed = {AT_NODE: JobIndex(), APART: JobIndex()}
+        """The rows outside the queue of each environment, in the order of submission."""
         self.env_jobs: Counter[str] = Counter()
         """The jobs of each environment, with those that wait as one row."""
 
@@ -288,10 +291,12 @@ class ClusterDraft(ClusterState):
         _requeue(self)
         self.touched |= self.touches()
         changes = self.jobs.changes()
-        self.listed.change(
-            [job for _, before, job in changes if before is None and job is not None],
-            [before for _, before, job in changes if before is not None and job is None],
-        )
+        pairs = [(before, job) for _, before, job in changes if _part(before) != _part(job)]
+        for part, index in self.listed.items():
+            index.change(
+                [job for _, job in pairs if job is not None and _part(job) == part],
+                [before for before, _ in pairs if before is not None and _part(before) == part],
+            )
         for _, before, job in changes:
             for row, sign in (before, -1), (job, 1):
                 if row is not None:
@@ -307,6 +312,14 @@ class ClusterDraft(ClusterState):
         self.changed.clear()
         self.pool = self._pool_before
         self._begin_results()
+
+
+def _part(job: ClusterJob | None) -> int | None:
+    if job is None:
+        return None
+    if job.stage in AT_A_NODE:
+        return AT_NODE
+    return IN_QUEUE if job.stage is ClusterStage.QUEUED else APART
 
 
 def _group(job: ClusterJob) -> str:

@@ -128,7 +128,8 @@ class Delegation:
                 else:
                     reply(shown)
 
-            begin(who, name, _renamed(given, names), answered)
+            rest = {key: given[key] for key in given if key != "attempt"}  # one of the head's
+            begin(who, name, _renamed(rest, names), answered)
         elif name in OF_JOB:
             verb, keys = OF_JOB[name]
             self._ask(who, verb, {key: given[key] for key in keys if key in given}, reply)

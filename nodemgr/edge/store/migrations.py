@@ -234,6 +234,17 @@ def head_tables(db: sqlite3.Connection) -> None:
     _programs(db)
 
 
+def head_starts(db: sqlite3.Connection) -> None:
+    """Starts of a job that are over: of one in the history the last one is known."""
+
+    def change(row: dict[str, Any]) -> None:
+        last = {name: row[name] for name in row if name not in ("job", "is_last")}
+        if row.get("node_job"):
+            row["job"]["past"] = [{"number": 1, **last}]
+
+    _rewrite(db, "history", "number", change)
+
+
 class Lineage(NamedTuple):
     """Stores of one kind: how a file of it is known, and its migrations."""
 

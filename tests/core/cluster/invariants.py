@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from nodemgr.core.cluster import listing
 from nodemgr.core.cluster.entities import AT_A_NODE, FINAL, ClusterStage
 from nodemgr.core.cluster.job_orders import OUTSIDE, WAITING
 from nodemgr.core.cluster.state import ClusterDraft, ClusterState
@@ -50,6 +51,15 @@ def _jobs(state: ClusterState) -> Counter[str]:
     return found
 
 
+def _listed(state: ClusterState) -> list[str]:
+    """Jobs at nodes, those of the queue in the order of service, and the others."""
+    ordered = sorted(state.jobs, key=job_ids.listed)
+    at_node = [name for name in ordered if state.jobs[name].assigned is not None]
+    queued = [name for name in ordered if state.jobs[name].stage is ClusterStage.QUEUED]
+    queued.sort(key=lambda name: state.queue.order(name))
+    return [*at_node, *queued, *(one for one in ordered if one not in {*at_node, *queued})]
+
+
 def _sums(state: ClusterState) -> Iterator[str]:
     gpus, shared = Counter[str](), set[tuple[str, int]]()
     for row in state.assignments.values():
@@ -64,7 +74,7 @@ def _sums(state: ClusterState) -> Iterator[str]:
         ),
         ("shared", {(env, n) for env, there in state.shared.items() for n in there}, shared),
         ("jobs of environments", {env: n for env, n in state.env_jobs.items() if n}, _jobs(state)),
-        ("the list", [*state.listed.behind(None)], sorted(state.jobs, key=job_ids.listed)),
+        ("the list", [job.job_id for _, job in listing.behind(state, None)], _listed(state)),
         (
             "the queue",
             len(state.queue),

@@ -9,7 +9,7 @@ from nodemgr.core.cluster.entities import ClusterJob, ClusterStage
 from nodemgr.core.cluster.events import NodeAnswer
 from nodemgr.core.cluster.messages import Assign, GiveBack, to_say
 from nodemgr.core.cluster.state import restore
-from nodemgr.core.model.entities import Cause, JobState
+from nodemgr.core.model.entities import RETAINED_ATTEMPTS, Cause, JobState
 from nodemgr.core.model.values import replace
 from tests.core.cluster.test_passes import Head, S
 
@@ -284,3 +284,49 @@ def test_what_a_node_may_know_of_this_head_is_no_copy() -> None:
     head, _ = given()
     head.syncs("gn1", session=2, below=2)
     assert not head.state.counters[""].is_copy
+
+
+# -- starts --
+
+
+def test_each_start_is_kept_with_its_node_and_its_end() -> None:
+    """Not an attempt that was refused; also over restarts of the head, and a node that is lost."""
+    head, job = given(nodes=3, restarts=1)
+    head.ends(job, JobState.WITHDRAWN, began=False, is_refusal=True)
+    head.passes()
+    head.begins(job)
+    restarted(head)
+    head.syncs("gn2", session=2)
+    head.reports("gn2", head.answer(job, over=True, began=True, state=JobState.FAILED,
+                                    exit_code=3, ran_ms=9, node_job="j7"), session=2)  # fmt: skip
+    restarted(head)
+    for name in head.state.nodes:
+        head.syncs(name, session=3)
+    head.passes()
+    head.reports("gn2", head.answer(job, began=True, node_job="j8"), session=3)
+    assert (head.state.jobs[job].attempt, head.state.jobs[job].starts) == (3, 1)
+    head.happens(events.Silent("gn2", 3))
+    head.happens(events.NodeLost("gn2", 70))
+    restarted(head)
+    for name in ("gn1", "gn3"):
+        head.syncs(name, session=4)
+    head.passes()
+    node = head.node_of(job)
+    assert node is not None
+    head.reports(node, head.answer(job, over=True, began=True, state=JobState.DONE, exit_code=0,
+                                   ended_wall_ns=90), session=4)  # fmt: skip
+    past = head.ended[job].job.past
+    assert [(one.number, one.node, one.node_job, one.exit_code) for one in past] == [
+        (1, "gn2", "j7", 3), (2, "gn2", "j8", None), (3, node, "", 0),
+    ]  # fmt: skip
+    assert [one.ended_wall_ns for one in past] == [0, 70, 90]
+    assert past[1].why == "gn2 was lost"
+
+
+def test_the_last_starts_are_kept_and_all_are_counted() -> None:
+    head, job = given(restarts=30)
+    for _ in range(RETAINED_ATTEMPTS + 5):
+        head.ends(job, JobState.FAILED, exit_code=1)
+        head.passes()
+    past = head.state.jobs[job].past
+    assert [one.number for one in past] == list(range(6, RETAINED_ATTEMPTS + 6))

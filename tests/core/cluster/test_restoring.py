@@ -127,3 +127,7 @@ def test_a_job_of_any_stage_is_found_on_a_node(stage: ClusterStage) -> None:
     head.syncs("gn2", session=2)
     assert (head.stage(job), head.node_of(job)) == (ClusterStage.RUNNING, "gn2")
     assert head.state.jobs[job].after == ()
+    begun = (ClusterStage.ASSIGNED, ClusterStage.RUNNING, ClusterStage.STOPPING)
+    why = ENDED_LATER if stage in begun else ""
+    starts = stage is ClusterStage.PAUSED or stage in begun
+    assert [one.why for one in head.state.jobs[job].past] == [why] * starts

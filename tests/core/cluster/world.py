@@ -276,7 +276,7 @@ class PlainNode:
                 self._withdraw(key)  # by a person, on this node
             elif dice.random() < 0.5:
                 good = dice.random() < 0.6
-                self._end(key, JobState.DONE if good else JobState.FAILED, dice.choice(CAUSES))
+                self.end(key, JobState.DONE if good else JobState.FAILED, dice.choice(CAUSES))
 
     def _begin(self, key: str, dice: random.Random) -> None:
         if dice.random() < self._fails:
@@ -288,7 +288,7 @@ class PlainNode:
         self.begun[key] += 1
         self.rows[key] = replace(self.rows[key], began=True)
 
-    def _end(self, key: str, state: JobState, cause: Cause) -> None:
+    def end(self, key: str, state: JobState, cause: Cause) -> None:
         self._lets_go(key)
         self.rows[key] = replace(self.rows[key], over=True, state=state, cause=cause)
 
@@ -302,7 +302,7 @@ class PlainNode:
                     self.under_way[key] = True
                     self.begun[key] += 1
                     self.rows[key] = replace(row, began=True)
-                self._end(key, JobState.DONE, Cause.OWN)
+                self.end(key, JobState.DONE, Cause.OWN)
 
     def use_locally(self, dice: random.Random) -> None:
         env = dice.choice(ENVS)

@@ -141,7 +141,7 @@ export class JobView extends AskingView {
         ? hostUse.map(({ label, text }) => [label, text])
         : []),
       ["Chosen", (row) => visible(row.chosen ?? "")],
-      ["End", (row) => (row.ended === null ? "runs" : outcome(row))],
+      ["End", (row) => (row.ended === null && !row.why ? "runs" : outcome(row))],
       ["Why", (row) => visible(row.why ?? "")],
     ];
     const parts = [el("h3", {}, "Attempts"), plainTable("Attempts", columns, job.attempts)];
