@@ -11,7 +11,7 @@ import pytest
 
 from client_plugin.verbs.commands import history, status
 from client_plugin.verbs.presentation import cells
-from nodemgr.core.cluster import events
+from nodemgr.core.cluster import events, listing
 from nodemgr.core.model.entities import Cause, JobState
 from nodemgr.core.model.values import replace
 from nodemgr.edge.api.assignment_operations import ASSIGN
@@ -649,4 +649,4 @@ def test_the_queue_is_listed_in_the_order_of_the_pass(tmp_path: Path) -> None:
         for after in (-1, 2**80, "x"):
             with pytest.raises(OperationError):
                 world.ask(ANN, "cluster_queue", after=after)
-        assert world.ask(ANN, "cluster_queue", after=2**67 + 2**66 - 1)["queue"] == []
+        assert world.ask(ANN, "cluster_queue", after=listing.MOST)["queue"] == []

@@ -17,7 +17,7 @@ from nodemgr.core.model.entities import CLASS_ORDER
 from nodemgr.core.state.work_queue import line_name
 
 PART_BITS, CLASS_BITS, ID_BITS = 66, 62, 32
-MOST = (APART + 1) << PART_BITS
+MOST = ((APART + 1) << PART_BITS) - 1
 
 
 def behind(
