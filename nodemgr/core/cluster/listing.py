@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodemgr.core.cluster.entities import ClusterJob
-from nodemgr.core.cluster.state import APART, AT_NODE, IN_QUEUE, QUEUE, ClusterState
+from nodemgr.core.cluster.state import AT_NODE, IN_QUEUE, OFF_QUEUE, QUEUE, ClusterState
 from nodemgr.core.model import job_ids
 from nodemgr.core.model.entities import CLASS_ORDER
 from nodemgr.core.state.work_queue import line_name
 
 PART_BITS, CLASS_BITS, ID_BITS = 66, 62, 32
-MOST = ((APART + 1) << PART_BITS) - 1
+MOST = ((OFF_QUEUE + 1) << PART_BITS) - 1
 
 
 def behind(
@@ -35,7 +35,7 @@ def behind(
             place = (CLASS_ORDER[job.task_class] << CLASS_BITS) + job.queued_ns
             yield (IN_QUEUE << PART_BITS) + place, job
         place = 0
-    yield from _by_id(state, APART, env, place)
+    yield from _by_id(state, OFF_QUEUE, env, place)
 
 
 def _by_id(

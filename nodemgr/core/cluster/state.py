@@ -38,7 +38,7 @@ from nodemgr.core.state.node_state import AnyTable, Groups, Table
 from nodemgr.core.state.work_queue import WorkQueue, line_name
 
 QUEUE = "normal"
-AT_NODE, IN_QUEUE, APART = range(3)
+AT_NODE, IN_QUEUE, OFF_QUEUE = range(3)
 """The parts of the list of jobs (listing.py)."""
 STORED = {
     "envs": "env", "nodes": "node", "jobs": "job", "assignments": "assignment",
@@ -100,7 +100,7 @@ class ClusterState:
         self.awaited: Groups[str, str] = Groups(self.changed)
         """By job or array, the jobs that wait until it has ended well."""
         self.queue = WorkQueue(((QUEUE, 0),))
-        self.listed = {AT_NODE: JobIndex(), APART: JobIndex()}
+        self.listed = {AT_NODE: JobIndex(), OFF_QUEUE: JobIndex()}
         """The rows outside the queue of each environment, in the order of submission."""
         self.env_jobs: Counter[str] = Counter()
         """The jobs of each environment, with those that wait as one row."""
@@ -319,7 +319,7 @@ def _part(job: ClusterJob | None) -> int | None:
         return None
     if job.stage in AT_A_NODE:
         return AT_NODE
-    return IN_QUEUE if job.stage is ClusterStage.QUEUED else APART
+    return IN_QUEUE if job.stage is ClusterStage.QUEUED else OFF_QUEUE
 
 
 def _group(job: ClusterJob) -> str:

@@ -630,8 +630,19 @@ class Cluster:
                 self._talk(name)
             self.check()
             if not self.state.jobs and not any(link.node.answers() for link in self.links.values()):
+                self._check_starts()
                 return
         raise AssertionError(f"left: {self.state.jobs}")
+
+    def _check_starts(self) -> None:
+        """As many are counted of a job as nodes began, where none was given up for lost."""
+        begun = Counter(
+            key.split("/")[2] for link in self.links.values() for key in link.node.begun if key
+        )
+        given_up = {key.split("/")[2] for key in self.given_up}
+        if self.state.head.generation == 1:
+            for name in self.ended.keys() - given_up:
+                assert self.ended[name].job.starts == begun[name], name
 
     def _talk(self, name: str) -> None:
         link = self.links[name]
