@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.client_c.compiled import OBJECTS
-from tests.session import Leftovers, processors
+from tests.session import Leftovers, processors, some_files
 from tests.support.examples import TIMES
 from tests.support.manager import Manager
 from tests.support.udp_clients import FakeClient
@@ -144,6 +144,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if found := left(terminalreporter.config):
         terminalreporter.write_line(f"left by this run or one beside it: {', '.join(found)}")
+        for path in found[:5]:
+            terminalreporter.write_line(f"  {path}: {', '.join(some_files(Path(path)))}")
     if lacks_frameworks():
         terminalreporter.write_line(WITHOUT_FRAMEWORKS)
 

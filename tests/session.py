@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +20,7 @@ from pathlib import Path
 from nodemgr.edge.containers import payload
 from nodemgr.paths import client_dir, payload_dir
 from tests.client_c.compiled import objects_dir
+from tests.support.limits import until
 
 DISK, MEMORY = "/tmp", "/dev/shm"  # short: a UNIX socket's path has at most 107 bytes
 ENOUGH_BYTES = 4 * 2**30
@@ -62,6 +64,21 @@ class Leftovers:
     def found(self, *, but: str) -> list[str]:
         """`but`: a path that may be there."""
         return sorted(self._names() - self._before - {but})
+
+
+def remove(directory: Path) -> None:
+    """Removes it with all that is in it; a process that ends may put a last file there."""
+
+    def is_gone() -> bool:
+        shutil.rmtree(directory, ignore_errors=True)
+        return not directory.exists()
+
+    until(is_gone, lambda: f"it stays: {', '.join(some_files(directory))}")
+
+
+def some_files(directory: Path, most: int = 5) -> list[str]:
+    """Some files of a directory that should be gone, for the reader to see who made it."""
+    return sorted(f"{at}/{name}" for at, _, files in os.walk(directory) for name in files)[:most]
 
 
 def share_client(state_dir: Path) -> None:

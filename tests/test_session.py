@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.session import processors
+from tests.session import processors, remove, some_files
 
 AFFINITY = len(os.sched_getaffinity(0))
 
@@ -39,3 +40,20 @@ def test_a_quota_of_the_cgroup_counts_where_it_is_below_the_affinity(
 
 def test_this_machine_has_a_number() -> None:
     assert 1 <= processors() <= AFFINITY
+
+
+def test_a_directory_goes_although_a_process_still_puts_files_there(tmp_path: Path) -> None:
+    place = tmp_path / "node"
+    place.mkdir()
+    writes = f"for each in $(seq 300); do : > {place}/$each || exit 0; done"
+    writer = subprocess.Popen(["/bin/sh", "-c", writes], stderr=subprocess.DEVNULL)
+    remove(place)
+    writer.wait()
+    assert not place.exists()
+
+
+def test_what_is_left_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run" / "empty").mkdir(parents=True)
+    (tmp_path / "run" / "log").touch()
+    assert some_files(tmp_path) == [f"{tmp_path}/run/log"]
+    assert some_files(tmp_path / "gone") == []

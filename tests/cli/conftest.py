@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from client_plugin.ways import choice
 from client_plugin.ways.control import ControlConnection
 from nodemgr import cli
 from nodemgr.edge.rpc import wire
-from tests.session import TMP
+from tests.session import TMP, remove
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.packets import Packet, decode
 
@@ -51,7 +50,7 @@ def short_dir() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="nmc-", dir=TMP))
     directory.chmod(0o755)
     yield directory
-    shutil.rmtree(directory, ignore_errors=True)
+    remove(directory)
 
 
 @pytest.fixture

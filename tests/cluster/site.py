@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from client_plugin.ways.choice import UserWay
 from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.faults import Exit, Fault, Lost
 from tests.edge.links.wire import Wire
-from tests.session import TMP
+from tests.session import TMP, remove
 from tests.support.limits import WAIT_LIMIT_S, until
 from tests.support.manager import ROOT, Manager
 
@@ -300,7 +299,7 @@ class Site:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(WAIT_LIMIT_S)
         self.loop.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        remove(self.directory)
 
 
 def _born(pid: int) -> str:

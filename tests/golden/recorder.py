@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -25,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.session import TMP
+from tests.session import TMP, remove
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.manager import end_jobs
 
@@ -169,7 +168,7 @@ class Node:
         for child in self._children[::-1]:  # the manager last
             self.stop(child)
         end_jobs(self.state)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        remove(self.directory)
 
     def serve(self) -> subprocess.Popen[str]:
         """Start the manager; return when it is ready."""

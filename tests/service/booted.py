@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.session import TMP
+from tests.session import TMP, remove
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.supervisor import Supervisor
 
@@ -155,7 +155,7 @@ class Booted:
                 path.rmdir()
         self._supervisor.close()
         self._log.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        remove(self.directory)
 
 
 def shown() -> list[Path]:

@@ -14,7 +14,6 @@ import errno
 import os
 import pwd
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from nodemgr.edge.executor.launcher import PROGRAM, Launcher, LauncherEndpoint
 from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.gate.node_gate import NO_NODE_GATE, NodeGate
 from nodemgr.edge.kernel.processes import start_ticks
-from tests.session import TMP
+from tests.session import TMP, remove
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.processes import is_running
 
@@ -196,7 +195,7 @@ class World:
             program.kill()
             program.wait()
         self.loop.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        remove(self.directory)
 
 
 def end(pid: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-import shutil
 import sqlite3
 import tempfile
 import threading
@@ -31,7 +30,7 @@ from nodemgr.edge.service import Service
 from nodemgr.edge.setup.settings import load
 from nodemgr.edge.store.database import CommitHook
 from nodemgr.paths import env_dir
-from tests.session import TMP, share_client
+from tests.session import TMP, remove, share_client
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.no_factory import NoFactory
 
@@ -289,7 +288,7 @@ class LocalManager:
             self.service.loop.call_soon_threadsafe(self.service.loop.stop)
             self._thread.join()
         if self._owns_directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            remove(self.directory)
 
     def __enter__(self) -> LocalManager:
         return self

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.event_stream import EventStream
 from nodemgr.edge.executor.launcher import PROGRAM as LAUNCHER
 from nodemgr.paths import env_dir
-from tests.session import TMP, share_client
+from tests.session import TMP, remove, share_client
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.supervisor import Supervisor
 
@@ -283,7 +282,7 @@ class Manager:
         apart = self.run_dir / "sim" / "apart"
         if apart.is_mount():  # root's manager that was killed has left it
             subprocess.run(["umount", "--lazy", apart], check=True)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        remove(self.directory)
 
 
 def end_jobs(state_dir: Path) -> None:

@@ -207,14 +207,15 @@ def test_a_network_that_loses_packets_and_is_cut(both: Ends) -> None:
             both.until(lambda: "gn1" in head.links.sessions())
             rule = ["INPUT", "-m", "statistic", "--mode", "random", "--probability", "0.2",
                     "-j", "DROP"]  # fmt: skip
+            filters = "iptables", "--wait"  # another run of the tests may have its lock
             for name in (ours, theirs):
-                if not _run("ip", "netns", "exec", name, "iptables", "-A", *rule):
+                if not _run("ip", "netns", "exec", name, *filters, "-A", *rule):
                     pytest.skip("this kernel loses no packets on purpose")
             _echoes(both, head, 200)
-            drop = ["ip", "netns", "exec", theirs, "iptables", "-I", "INPUT", "-j", "DROP"]
+            drop = ["ip", "netns", "exec", theirs, *filters, "-I", "INPUT", "-j", "DROP"]
             assert _run(*drop)
             both.until(lambda: not head.links.sessions())
-            assert _run(*drop[:4], "iptables", "-F")
+            assert _run(*drop[:4], *filters, "-F")
             both.until(lambda: "gn1" in head.links.sessions())
             _echoes(both, head, 200)
         finally:
