@@ -5,6 +5,7 @@ Must not know: how a figure was found.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +88,7 @@ class): these tables have whole GPUs and no classes.
 
 Maximum completion time of a batch, mean in hours; paired differences in percent with 95 %
 intervals, to random placement and to the GPUs with the fewest recorded failures (warm). Below 0 is
-better. Made by `{command}`.
+better. Made by `{command}`, {date}.
 """
 
 
@@ -179,7 +180,8 @@ PLOTS = (
 def write(found: Found, page: Path, folder: Path) -> None:
     options = found.options
     command = f"python bench/placement/policies.py --seeds {options.seeds} --write"
-    head = HEAD.format(result=result_of(found), command=command)
+    date = time.strftime("%Y-%m-%d")
+    head = HEAD.format(result=result_of(found), command=command, date=date)
     parts = [
         head,
         PLOTS,
