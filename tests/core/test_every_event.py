@@ -32,9 +32,9 @@ STEPS = 120
 HINDRANCES = (
     r" failed under an earlier attempt",
     r" kept for ", r" comes first", r" holds GPU", r" lost", r"drained", r" too small",
-    r" not yet free of", r" in use by programs", r"waits for ", r" no job can be started",
+    r" not yet free of", r" in use by programs", r"waits for ", r"no job can be started",
     r" is disconnected", r" is resumed when its suspension has ended",
-    r" gave their room to others", r" left their tasks still", r" waits until ",
+    r" gave their room to others", r" left their tasks still", r"waits until ",
 )  # fmt: skip
 """The names that a line can have: an entry, a task, GPUs, an environment, a place, a limit."""
 ROUNDS = 60
