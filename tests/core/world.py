@@ -171,7 +171,7 @@ class Node:
                 task.task_id,
                 tuple(state.gpus[uuid].index for uuid in task.gpus),
                 task.kept_bytes,
-                max(task.kept_bytes, task.memory_most_bytes or 0),
+                max(task.kept_bytes, task.run.memory_most_bytes or 0),
             )
             for task in state.tasks.values()
             if task.kept_bytes and task.env in state.members

@@ -4,8 +4,8 @@ A difference here is a change that they notice. Where it is wanted: name it in t
 first release in CHANGELOG.md), then write the record anew by `python -m tests.golden.recorder >
 tests/golden/recorded.json`. The stores in the other files were written by versions before the store
 had a number: earlier_store.json lacks the tables of the web page's tokens, of the GPUs' use and of
-samples, store.json the last two. numbered_store.json is of version 1. A version with a further
-migration adds its predecessor's store.
+samples, store.json the last two. numbered_store.json is of version 1, flat_store.json of version 8.
+A version with a further migration adds its predecessor's store.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 MEASURED = re.compile(r',"(asked|granted|ended|started|entered|resumes)_ns":(null|-?[0-9]+)')
 """The fields that migration 2 adds to a row."""
+JOB_ROW = re.compile(r"""(INSERT INTO "(?:history|current" VALUES\('job').*?')(\{.*\})('\);)""")
 KEPT = re.compile(
     r"""CREATE |INSERT INTO "(payloads|history|records|web_tokens)"|"""
     r"""INSERT INTO "current" VALUES\('(env'|job'|queue'|spec'|counter','(?!service'))|PRAGMA """
@@ -97,7 +98,10 @@ def test_the_surface_is_as_recorded(recorded: dict[str, Any], part: str) -> None
 
 @pytest.fixture(
     scope="module",
-    params=["earlier_store.json", "store.json", "unnumbered_store.json", "numbered_store.json"],
+    params=[
+        f"{name}.json"
+        for name in ("earlier_store", "store", "unnumbered_store", "numbered_store", "flat_store")
+    ],
 )
 def old_store(
     request: pytest.FixtureRequest,
@@ -130,13 +134,26 @@ def test_an_earlier_store_is_left_as_it_is(
 ) -> None:
     store, asked = old_store
     asked.close_manager()
-    before = list(filter(KEPT.match, store["sql"]))
-    lines = [MEASURED.sub("", line) for line in recorder.dump(asked.state / "state.db")]
+    before = list(map(_flat, filter(KEPT.match, store["sql"])))
+    lines = list(map(_flat, recorder.dump(asked.state / "state.db")))
     after = list(filter(KEPT.match, lines))
     kept = [line for line in before if not line.startswith("PRAGMA user_version")]
     assert [line for line in after if line in kept] == kept
     added = [line for line in after if line not in before]
     assert all(line.startswith(ADDED) for line in added)
+
+
+def _flat(line: str) -> str:
+    """The line without what migration 2 adds, and a job's fields in one order for migration 9."""
+    line = MEASURED.sub("", line)
+    found = JOB_ROW.fullmatch(line)
+    if found is None:
+        return line
+    begin, text, end = found.groups()
+    row = json.loads(text.replace("''", "'"))
+    job = row.get("job", row)
+    job |= job.pop("run", {})
+    return f"{begin}{json.dumps(row, sort_keys=True)}{end}"
 
 
 def test_the_ledgers_layout_is_as_recorded(tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ def run_once(world: World, *options: str, status: int = 0) -> int | None:
     test_verbs.open_gate(gates[1])
     assert process.wait(WAIT_LIMIT_S) == status
     world.until_seen(lambda: not world.manager.daemon.state.tasks)
-    return task.expected_ms
+    return task.run.expected_ms
 
 
 def test_the_time_of_run_is_known_the_second_time(world: World, ran: Path) -> None:

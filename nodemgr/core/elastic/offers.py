@@ -137,8 +137,8 @@ def _wants_more(draft: Draft, hungry: Hungry) -> bool:
 def _may_have(draft: Draft, task: Task, gpu: Gpu) -> bool:
     """Whether GPU and quota, or what it lets the env borrow, have room for the task's memory."""
     quota = draft.envs[task.env].quota
-    fresh_bytes = accounting.least_of(quota, gpu, task.memory_bytes, task.memory_most_bytes)
-    if (task.memory_bytes or 0) > fresh_bytes or fresh_bytes > accounting.gpu_room(draft, gpu):
+    fresh_bytes = accounting.least_of(quota, gpu, task.run.memory_bytes, task.run.memory_most_bytes)
+    if (task.run.memory_bytes or 0) > fresh_bytes or fresh_bytes > accounting.gpu_room(draft, gpu):
         return False
     room_bytes = accounting.quota_room(draft, task.env)
     return room_bytes is None or fresh_bytes <= room_bytes + quota.borrowed_bytes

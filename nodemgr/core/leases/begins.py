@@ -24,6 +24,7 @@ from nodemgr.core.model.entities import (
     ProcessKey,
     Record,
     Request,
+    RunSpec,
     Task,
     TaskClass,
     TaskState,
@@ -58,13 +59,13 @@ def begin(draft: Draft, request: Request, choice: Choice, figures: Figures) -> T
 
     The request's own row, if it has one, is the caller's to drop. Adds new grants to `figures`.
     """
-    run, is_job = request.run, request.job_id is not None
+    is_job = request.job_id is not None
     fresh, reused = (
         tuple([gpu.uuid for gpu in choice.fresh]),
         tuple([gpu.uuid for gpu in choice.reused]),
     )
-    percent, expected_ms, steps = _expected(draft, request, choice)
-    granted_percent = percent
+    run, steps = _expected(draft, request, choice)
+    granted_percent = percent = run.compute_percent
     if percent is not None and run.task_class is TaskClass.LATENCY_SENSITIVE:
         granted_percent = max(percent, _needed_for_deadline(draft, request, choice))
         take_compute(draft, granted_percent, [*fresh, *reused])
@@ -78,22 +79,15 @@ def begin(draft: Draft, request: Request, choice: Choice, figures: Figures) -> T
         ),
         fresh=fresh,
         state=checked(TASK_TRANSITIONS, None, TaskEvent.GRANT, TaskState.RUNNING),
-        command=run.command,
+        run=run,
         since_ns=draft.now_ns,
         since_wall_ns=draft.wall_ns,
         processes=tuple([asker.process for asker in request.askers]),
-        memory_bytes=run.memory_bytes,
         kept_bytes=(run.memory_bytes or 0) if over_unix or is_job else 0,
         world=request.world,
         job_id=request.job_id,
-        time_limit_ms=run.time_limit_ms,
-        expected_ms=expected_ms,
         expected_steps=steps,
-        task_class=run.task_class,
-        compute_percent=percent,
         granted_percent=granted_percent,
-        deadline_ms=run.deadline_ms,
-        memory_most_bytes=run.memory_most_bytes,
     )
     if run.gpu_range is not None and run.gpu_range.is_elastic:
         draft.put_task(task)  # its grants may have a range too, and count the GPUs to come
@@ -139,18 +133,19 @@ def _begin_elastic(draft: Draft, task: Task, request: Request) -> None:
     draft.wake_scheduler()  # idle GPUs are counted from now on
 
 
-def _expected(
-    draft: Draft, request: Request, choice: Choice
-) -> tuple[int | None, int | None, int | None]:
-    """(share, expected time, expected steps), by the forecast for the chosen GPUs' models."""
-    run = request.run
-    percent, expected_ms = run.compute_percent, run.expected_ms
-    row = _forecast(draft, request, choice)
+def _expected(draft: Draft, request: Request, choice: Choice) -> tuple[RunSpec, int | None]:
+    """The run with the share and time that the forecast has for the chosen GPUs' models.
+
+    And the expected steps.
+    """
+    run, row = request.run, _forecast(draft, request, choice)
     if row is None:
-        return percent, expected_ms, None
-    if percent is not None and run.gpus == 1 and row.share_percent is not None:
-        percent = row.share_percent
-    return percent, expected_ms if row.expected_ms is None else row.expected_ms, row.steps
+        return run, None
+    if run.compute_percent is not None and run.gpus == 1 and row.share_percent is not None:
+        run = replace(run, compute_percent=row.share_percent)
+    if row.expected_ms is not None:
+        run = replace(run, expected_ms=row.expected_ms)
+    return run, row.steps
 
 
 def _forecast(draft: Draft, request: Request, choice: Choice) -> PredictedRun | None:
@@ -199,8 +194,8 @@ def set_share(draft: Draft, task: Task, percent: int) -> Task:
             "env": task.env,
             "task": task.task_id,
             **answers.named_gpus(draft, task.gpus),
-            "class": task.task_class.value,
-            "compute_percent": task.compute_percent,
+            "class": task.run.task_class.value,
+            "compute_percent": task.run.compute_percent,
             "granted_percent": percent,
         },
     )
@@ -283,7 +278,7 @@ def _publish_granted(
             "waited_ns": draft.now_ns - request.since_ns,
             "pids": [asker.pid for asker in askers if asker.pid is not None],
             "user": askers[0].user if request.job_id is None else draft.jobs[request.job_id].user,
-            "command": task.command,
+            "command": task.run.command,
             **({} if request.job_id is None else {"job": request.job_id}),
         },
     )
@@ -316,7 +311,7 @@ def hold_all(draft: Draft, task: Task, figures: Figures) -> dict[Uuid, int]:
     """The task's grants begin; returns the bytes of each."""
     for uuid in task.gpus:
         hold(draft, task, uuid, figures)
-    if task.memory_most_bytes is not None:
+    if task.run.memory_most_bytes is not None:
         elastic_grants.begin(draft, task)
     return {uuid: draft.grants[task.env, uuid].memory_bytes for uuid in task.gpus}
 
@@ -328,21 +323,21 @@ def hold(draft: Draft, task: Task, uuid: Uuid, figures: Figures) -> None:
     """
     grant = draft.grants.get((task.env, uuid))
     if grant is not None and uuid not in task.fresh:
-        if task.memory_most_bytes is None and not grant.most_bytes:
+        if task.run.memory_most_bytes is None and not grant.most_bytes:
             draft.share_grant(grant, task.kept_bytes)
         else:
             elastic_grants.share(draft, grant, task, figures)
         return
     if grant is None:
         figures[task.env, uuid] = draft.unreclaimed_alive.get((task.env, uuid)) or 0
-        if task.memory_most_bytes is None:
+        if task.run.memory_most_bytes is None:
             full_bytes = accounting.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
             draft.put_grant(Grant(task.env, uuid, full_bytes, full_bytes, 1, 0, 0, task.kept_bytes))
             return
         grant = Grant(task.env, uuid, 0, 0, 0)
     else:
         figures.setdefault((task.env, uuid), members.unkept_at_most(grant))
-    held = accounting.with_task(grant, task.kept_bytes, task.memory_most_bytes)
+    held = accounting.with_task(grant, task.kept_bytes, task.run.memory_most_bytes)
     memory_bytes = max(grant.memory_bytes, accounting.least(draft, held))
     draft.put_grant(replace(held, memory_bytes=memory_bytes))
 
@@ -369,7 +364,7 @@ def open_record(
         record_id=record_id(task.task_id),
         env=task.env,
         task_id=task.task_id,
-        command=task.command,
+        command=task.run.command,
         gpus_new=task.fresh,
         gpus_reused=reused,
         grant_bytes=tuple([given_bytes[uuid] for uuid in (*task.fresh, *reused)]),

@@ -98,7 +98,7 @@ def end(draft: Draft, task: Task, cause: LeaseEnd, why: str) -> None:
             "cause": cause,
             "why": why,
             "held_ns": draft.now_ns - task.since_ns,
-            "command": task.command,
+            "command": task.run.command,
         },
     )
 
@@ -167,7 +167,7 @@ def leave_grant(draft: Draft, task: Task, uuid: Uuid) -> None:
     if grant.tasks == 1:
         draft.drop_grant(grant)
         return
-    has_range = task.memory_most_bytes is not None
+    has_range = task.run.memory_most_bytes is not None
     is_last_range = has_range and grant.elastic_tasks == 1
     left = replace(
         grant,
@@ -179,7 +179,7 @@ def leave_grant(draft: Draft, task: Task, uuid: Uuid) -> None:
         most_bytes=(
             grant.memory_bytes  # the other tasks may use all of it: the ledger lowers it
             if is_last_range
-            else grant.most_bytes - (task.memory_most_bytes or 0)
+            else grant.most_bytes - (task.run.memory_most_bytes or 0)
         ),
     )
     draft.put_grant(left)

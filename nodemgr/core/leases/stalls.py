@@ -73,7 +73,7 @@ def resume(draft: Draft, task: Task, heard: ProcessKey) -> Task | None:
     if not _has_room(draft, task):
         return None
     state = checked(TASK_TRANSITIONS, task.state, TaskEvent.HEARD, TaskState.RUNNING)
-    if task.task_class is TaskClass.LATENCY_SENSITIVE:
+    if task.run.task_class is TaskClass.LATENCY_SENSITIVE:
         begins.take_compute(draft, task.granted_percent or 0, task.gpus)
     resumed = replace(
         task,
@@ -103,7 +103,7 @@ def resume(draft: Draft, task: Task, heard: ProcessKey) -> Task | None:
 
 def _returning_percent(draft: Draft, task: Task) -> int | None:
     """The share with which a task comes back: best effort may have to do with less than before."""
-    if task.granted_percent is None or task.task_class is not TaskClass.BEST_EFFORT:
+    if task.granted_percent is None or task.run.task_class is not TaskClass.BEST_EFFORT:
         return task.granted_percent
     free = min([compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus])
     return min(task.granted_percent, free)
@@ -111,11 +111,11 @@ def _returning_percent(draft: Draft, task: Task) -> int | None:
 
 def _has_compute(draft: Draft, task: Task) -> bool:
     """Whether a task that had none could compute on its GPUs again."""
-    if task.task_class is TaskClass.BEST_EFFORT or not (
+    if task.run.task_class is TaskClass.BEST_EFFORT or not (
         task.granted_percent is not None or compute.in_use(draft)
     ):
         return True
-    takes = task.task_class is TaskClass.LATENCY_SENSITIVE
+    takes = task.run.task_class is TaskClass.LATENCY_SENSITIVE
     percent = WHOLE_PERCENT if task.granted_percent is None else task.granted_percent
     return all(
         compute.free_percent(draft, uuid, plain=task.is_plain)

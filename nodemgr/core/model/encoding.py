@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, NamedTuple
+from typing import Any
 
 from nodemgr.core.model.array_rows import written
 from nodemgr.core.model.entities import (
@@ -37,7 +37,6 @@ from nodemgr.core.model.entities import (
     Ranges,
     Record,
     Request,
-    RunSpec,
     Task,
     UnreclaimedMemory,
 )
@@ -62,9 +61,6 @@ KINDS: dict[str, Any] = {
     "history": Ended,
 }
 """The dataclass of each kind of row: those of node_state.STORED, and the history's."""
-
-FLAT = frozenset({RunSpec})
-"""Classes of values whose fields are columns of their row."""
 
 _RANGES = re.compile("([0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*)?", re.ASCII)
 WITH_FEATURES = "+"
@@ -149,8 +145,8 @@ def _format(annotation: Any, value: str, names: dict[str, Any]) -> str:
     """A format of the JSON text of the expression `value`; its functions are in `names`."""
     if dataclasses.is_dataclass(annotation):
         members = [
-            f"{quoted(name)}:{_format(column.annotation, f'{value}.{column.path}', names)}"
-            for name, column in _columns(annotation).items()
+            f"{quoted(name)}:{_format(hint, f'{value}.{name}', names)}"
+            for name, hint in typing.get_type_hints(annotation).items()
         ]
         return f"{{{{{','.join(members)}}}}}"
     if annotation == Ranges:
@@ -187,33 +183,6 @@ def _called(annotation: Any, names: dict[str, Any]) -> str:
         raise TypeError(f"no row can hold {annotation}")
     names[writer := f"writer_{len(names)}"] = _writer(annotation)
     return writer
-
-
-class _Column(NamedTuple):
-    """A column of a row."""
-
-    path: str
-    """The attribute of the row's dataclass; `run.gpus` for a field of a value of FLAT."""
-    annotation: Any
-    is_required: bool
-
-
-def _columns(row: Any) -> dict[str, _Column]:
-    """The columns of a dataclass's row by name, in the stored order."""
-    hints, found = typing.get_type_hints(row), {}
-    for field in dataclasses.fields(row):
-        hint = hints[field.name]
-        if hint in FLAT:
-            for name, column in _columns(hint).items():
-                found[name] = column._replace(path=f"{field.name}.{column.path}")
-        else:
-            found[field.name] = _Column(field.name, hint, field.default is dataclasses.MISSING)
-    return found
-
-
-def _nested(row: Any) -> dict[str, Any]:
-    """The fields of a dataclass with values of FLAT, and the class of each."""
-    return {name: hint for name, hint in typing.get_type_hints(row).items() if hint in FLAT}
 
 
 def _inner(annotation: types.UnionType) -> Any:
@@ -297,10 +266,9 @@ def _tuple_reader(member: Reader) -> Reader:
 
 
 def _dataclass_reader(annotation: Any) -> Reader:
-    columns, nested = _columns(annotation), _nested(annotation)
-    fields = {name: _reader(column.annotation) for name, column in columns.items()}
-    required = {name for name, column in columns.items() if column.is_required}
-    own = {kind: [field.name for field in dataclasses.fields(kind)] for kind in nested.values()}
+    fields = {name: _reader(hint) for name, hint in typing.get_type_hints(annotation).items()}
+    every = dataclasses.fields(annotation)
+    required = {field.name for field in every if field.default is dataclasses.MISSING}
 
     def back(data: Any, where: str) -> Any:
         if not isinstance(data, dict):
@@ -312,8 +280,6 @@ def _dataclass_reader(annotation: Any) -> Reader:
         if missing := required - data.keys():
             raise EncodingError(f"{where} lacks fields: {', '.join(sorted(missing))}")
         found = {name: fields[name](member, f"{where}.{name}") for name, member in data.items()}
-        for outer, kind in nested.items():
-            found[outer] = kind(**{name: found.pop(name) for name in own[kind] if name in found})
         return annotation(**found)
 
     return back

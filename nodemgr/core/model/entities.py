@@ -531,12 +531,11 @@ class Task:
     fresh: tuple[Uuid, ...]
     """The GPUs in `gpus` that the env did not hold before."""
     state: TaskState
-    command: str
+    run: RunSpec
+    """Of its request, with the share and the expected time for the model of its GPUs."""
     since_ns: int
     since_wall_ns: int
     processes: tuple[ProcessKey, ...] = ()
-    memory_bytes: int | None = None
-    """Per GPU, if its request named it."""
     kept_bytes: int = 0
     """Bytes kept free for it in each of its grants.
 
@@ -554,22 +553,13 @@ class Task:
 
     The task lasts as long as the job's attempt, whichever processes join and leave.
     """
-    time_limit_ms: int | None = None
-    """The job's time limit."""
-    expected_ms: int | None = None
-    """The time that it is expected to run, where it has no limit. Nothing ends it then."""
     expected_steps: int | None = None
     """The steps that it is expected to run for, by its forecast."""
-    task_class: TaskClass = TaskClass.NORMAL
-    compute_percent: int | None = None
-    """The percent of each of its GPUs that it asked for; None: a plain task, never gated."""
     granted_percent: int | None = None
     """The percent of each of its GPUs that it has now; None: a plain task.
 
     Best effort may have less than it asked for; 0 closes its gate.
     """
-    deadline_ms: int | None = None
-    """The time after its start in which its user wants it to end."""
     suspension: Suspension = Suspension.NONE
     suspension_fault: str = ""
     """Why its last suspension or resume failed. No policy suspends it again."""
@@ -583,8 +573,6 @@ class Task:
     """When it had its memory again after its last suspension."""
     exempt_until_ns: int | None = None
     """Until then the idle policy takes nothing from it (`nodemgr keep`)."""
-    memory_most_bytes: int | None = None
-    """Per GPU: its grants grow up to here, and `memory_bytes` is the least; None: no range."""
     had_process: bool = False
     """Of a job: a process has held the lease. So its attempt may end by a fault of the GPU."""
     peak_bytes: int | None = 0
@@ -596,12 +584,12 @@ class Task:
     @property
     def is_plain(self) -> bool:
         """Has it neither a class nor a share?"""
-        return self.compute_percent is None
+        return self.run.compute_percent is None
 
     @property
     def cap_bytes(self) -> int:
         """The most that its processes in the ledger have together on each GPU; 0: no cap."""
-        return (self.memory_most_bytes or self.kept_bytes) if self.kept_bytes else 0
+        return (self.run.memory_most_bytes or self.kept_bytes) if self.kept_bytes else 0
 
     @property
     def extended_limit_ms(self) -> int | None:
@@ -609,9 +597,10 @@ class Task:
 
         None: it has no limit, or the clock stands still, since it is suspended.
         """
-        if self.time_limit_ms is None or self.suspended_since_ns is not None:
+        limit_ms = self.run.time_limit_ms
+        if limit_ms is None or self.suspended_since_ns is not None:
             return None
-        return self.time_limit_ms + self.suspended_ms
+        return limit_ms + self.suspended_ms
 
     def ran_ns(self, now_ns: int) -> int:
         """The time since its start, without its suspensions."""
@@ -827,7 +816,6 @@ class Request:
     env: str
     token: str
     run: RunSpec
-    """Its row has the fields of the RunSpec as columns of its own (encoding.FLAT)."""
     priority: str
     sequence: int
     since_ns: int
@@ -1033,7 +1021,6 @@ class Job:
     env: str
     name: str
     run: RunSpec
-    """Its row has the fields of the RunSpec as columns of its own (encoding.FLAT)."""
     user: str
     spec_id: str
     priority: str

@@ -40,12 +40,12 @@ def end_ns(task: Task, now_ns: int) -> int | None:
     """
     if task.state is not TaskState.RUNNING:
         return None
-    if task.time_limit_ms is not None:
+    if task.run.time_limit_ms is not None:
         limit_ms = task.extended_limit_ms
         return None if limit_ms is None else task.since_ns + limit_ms * MS
-    if task.expected_ms is None or task.suspended_since_ns is not None:
+    if task.run.expected_ms is None or task.suspended_since_ns is not None:
         return None
-    expected_ns = task.since_ns + (task.expected_ms + task.suspended_ms) * MS
+    expected_ns = task.since_ns + (task.run.expected_ms + task.suspended_ms) * MS
     return expected_ns if expected_ns > now_ns else None
 
 

@@ -313,12 +313,12 @@ def has_share(draft: Draft, task: Task, row: Candidate) -> bool:
 
     A latency-sensitive task takes it from best effort.
     """
-    free_percent = compute.free_percent(draft, row.uuid, plain=task.compute_percent is None)
-    if task.compute_percent is None:
+    free_percent = compute.free_percent(draft, row.uuid, plain=task.run.compute_percent is None)
+    if task.run.compute_percent is None:
         return free_percent > 0
-    if task.task_class is TaskClass.BEST_EFFORT:
+    if task.run.task_class is TaskClass.BEST_EFFORT:
         return True
-    if task.task_class is TaskClass.LATENCY_SENSITIVE:
+    if task.run.task_class is TaskClass.LATENCY_SENSITIVE:
         free_percent += compute.best_effort_percent(draft, row.uuid)
     return (task.granted_percent or 0) <= free_percent
 
@@ -337,7 +337,7 @@ def _row_of_resume(draft: Draft, task: Task, gpu: Gpu, keeper: Request | None) -
     gives = (
         keeper is not None
         and keeper.run.task_class is TaskClass.LATENCY_SENSITIVE
-        and task.task_class is TaskClass.BEST_EFFORT
+        and task.run.task_class is TaskClass.BEST_EFFORT
     )
     return Candidate(
         gpu.uuid,

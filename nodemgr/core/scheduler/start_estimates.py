@@ -83,7 +83,7 @@ def start_estimates(
     each = (row for request in first for row in repeat(request, request.size))
     rows = [row for row in islice(each, most) if _may_start(state, row)]
     commands = {(row.env, row.run.command) for row in rows} | {
-        (task.env, task.command) for task in state.tasks.values()
+        (task.env, task.run.command) for task in state.tasks.values()
     }
     ran = {(env, command): ran_before(env, command) for env, command in commands}
     low, likely, high = (
@@ -160,7 +160,7 @@ class _Count:
         if task.state is not TaskState.RUNNING or task.suspended_since_ns is not None:
             return None
         ran_ns = task.ran_ns(self._now_ns)
-        lasts = self._lasts(task.env, task.command, task.time_limit_ms, ran_ns)
+        lasts = self._lasts(task.env, task.run.command, task.run.time_limit_ms, ran_ns)
         if lasts is None:
             return None
         return FreeFrom(self._now_ns + lasts.time_ns - ran_ns, lasts.by_history)

@@ -50,7 +50,7 @@ def _note(draft: Draft, finding: ComputeFinding) -> tuple[ProcessKey, Uuid] | No
         return None
     task = draft.tasks.get(process.task_id)
     if before is None or before.offence is not finding.offence:
-        command = "" if task is None else task.command
+        command = "" if task is None else task.run.command
         before = Violation(
             finding.offence, finding.uuid, process.key, process.pid, command, draft.now_ns
         )

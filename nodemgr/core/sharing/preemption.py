@@ -45,7 +45,7 @@ def preempt(draft: Draft, request: Request, result: PlacementResult) -> None:
 
 def _exempt_until_ns(draft: Draft, task: Task) -> int:
     """The end of the time in which a best-effort task does not go; 0: it has none."""
-    if task.task_class is not TaskClass.BEST_EFFORT:
+    if task.run.task_class is not TaskClass.BEST_EFFORT:
         return 0
     begin_ns = max(task.since_ns, task.restored_ns or 0)
     if begin_ns > draft.now_ns:  # after a boot the clock begins anew
@@ -55,7 +55,7 @@ def _exempt_until_ns(draft: Draft, task: Task) -> int:
 
 def can_go(draft: Draft, task: Task) -> bool:
     """Whether the task is best effort, and loses nothing that it cannot have again."""
-    if task.task_class is not TaskClass.BEST_EFFORT or is_exempt(draft, task):
+    if task.run.task_class is not TaskClass.BEST_EFFORT or is_exempt(draft, task):
         return False
     job = None if task.job_id is None else draft.jobs.get(task.job_id)
     return _can_be_suspended(draft, task) or (job is not None and job.state in UNDER_WAY)
@@ -67,7 +67,7 @@ def is_exempt(draft: Draft, task: Task) -> bool:
 
 def _can_be_suspended(draft: Draft, task: Task) -> bool:
     return (
-        task.task_class is TaskClass.BEST_EFFORT
+        task.run.task_class is TaskClass.BEST_EFFORT
         and not task.suspension_fault
         and not is_exempt(draft, task)
         and suspension.can_suspend(draft, task)

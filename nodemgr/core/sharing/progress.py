@@ -57,10 +57,10 @@ def _next(before: Progress | None, event: Progressed, now_ns: int) -> Progress:
 
 def _keep_time(draft: Draft, task: Task, report: Progress) -> bool:
     """Gives the task the share that it needs to keep its time; whether its share has changed."""
-    preset_ms = task.time_limit_ms if task.deadline_ms is None else task.deadline_ms
-    preset_ms = task.expected_ms if preset_ms is None else preset_ms
-    share_percent, asked_percent = task.granted_percent, task.compute_percent
-    if task.task_class is not TaskClass.LATENCY_SENSITIVE or not compute.computes(task):
+    preset_ms = task.run.time_limit_ms if task.run.deadline_ms is None else task.run.deadline_ms
+    preset_ms = task.run.expected_ms if preset_ms is None else preset_ms
+    share_percent, asked_percent = task.granted_percent, task.run.compute_percent
+    if task.run.task_class is not TaskClass.LATENCY_SENSITIVE or not compute.computes(task):
         return False
     if preset_ms is None or share_percent is None or asked_percent is None:
         return False
@@ -93,9 +93,9 @@ def _remaining(task: Task, report: Progress, now_ns: int) -> Estimate | None:
         return qos.remaining(
             measured_ns // MS, report.done - report.from_done, total - report.from_done
         )
-    if task.expected_ms is None or task.granted_percent != task.compute_percent:
+    if task.run.expected_ms is None or task.granted_percent != task.run.compute_percent:
         return None  # after a change of the share a forecast says nothing
-    return qos.predicted(task.expected_ms, report.done, total)
+    return qos.predicted(task.run.expected_ms, report.done, total)
 
 
 def _shares(draft: Draft, uuid: Uuid) -> GpuShares:

@@ -28,7 +28,7 @@ def grow(draft: Draft, reserved: Container[Uuid]) -> bool:
     for task in sorted(shrunk, key=compute.age):
         if not compute.computes(task) or any(uuid in reserved for uuid in task.gpus):
             continue
-        granted, asked = task.granted_percent or 0, task.compute_percent or 0
+        granted, asked = task.granted_percent or 0, task.run.compute_percent or 0
         free = min([compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus])
         if free > 0:
             has_grown = True

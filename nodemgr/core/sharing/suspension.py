@@ -99,12 +99,12 @@ def wish_resume(draft: Draft, task: Task) -> Request:
         env=task.env,
         token="",
         run=_run(
-            task.command,
+            task.run.command,
             len(task.gpus),
             None,
             None,
-            task_class=task.task_class,
-            compute_percent=task.compute_percent,
+            task_class=task.run.task_class,
+            compute_percent=task.run.compute_percent,
         ),
         priority=draft.envs[task.env].quota.priority if job is None else job.priority,
         sequence=begins.record_id(task.task_id),
@@ -124,11 +124,11 @@ def serve(draft: Draft, request: Request, figures: Figures) -> None:
     assert request.resumes is not None
     task = draft.tasks[request.resumes]
     _count(draft, task, -1)
-    if task.task_class is TaskClass.LATENCY_SENSITIVE and task.compute_percent is not None:
+    if task.run.task_class is TaskClass.LATENCY_SENSITIVE and task.run.compute_percent is not None:
         begins.take_compute(draft, task.granted_percent or 0, task.gpus)
-    if task.task_class is TaskClass.BEST_EFFORT and task.compute_percent is not None:
+    if task.run.task_class is TaskClass.BEST_EFFORT and task.run.compute_percent is not None:
         free = [compute.free_percent(draft, uuid, plain=False) for uuid in task.gpus]
-        task = replace(task, granted_percent=min(task.compute_percent, *free))
+        task = replace(task, granted_percent=min(task.run.compute_percent, *free))
     task = replace(task, suspension=Suspension.RESUMING)
     draft.put_task(task)
     # A task that began meanwhile has named memory in the grant, too.
@@ -248,7 +248,7 @@ def _goes_on(draft: Draft, task: Task) -> None:
 
 def _limit_job(draft: Draft, task: Task) -> None:
     """The supervisor of a job stops its clock, or goes on with the rest of its time."""
-    if task.job_id is not None and task.time_limit_ms is not None:
+    if task.job_id is not None and task.run.time_limit_ms is not None:
         attempt = draft.jobs[task.job_id].attempt
         draft.emit(effects.LimitJob(task.job_id, attempt, task.extended_limit_ms))
 

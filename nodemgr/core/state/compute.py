@@ -55,7 +55,7 @@ def best_effort(draft: Draft, uuid: Uuid) -> list[Task]:
         [
             task
             for task in _tasks(draft, uuid)
-            if task.task_class is TaskClass.BEST_EFFORT and computes(task)
+            if task.run.task_class is TaskClass.BEST_EFFORT and computes(task)
         ],
         key=age,
         reverse=True,
@@ -78,4 +78,4 @@ def _tasks(draft: Draft, uuid: Uuid) -> Iterator[Task]:
 
 
 def _has_plain(tasks: Iterable[Task]) -> bool:
-    return any(task.compute_percent is None and computes(task) for task in tasks)
+    return any(task.run.compute_percent is None and computes(task) for task in tasks)

@@ -137,7 +137,7 @@ class Draft(State):
             self.env_tasks.add(task.env, task.task_id)
             for uuid in task.gpus:
                 self.gpu_tasks.add(uuid, task.task_id)
-        if task.compute_percent is not None:
+        if task.run.compute_percent is not None:
             self._count_share(before, task)
         self._count_suspended(before, task)
         if task.state is TaskState.STALLED:
@@ -210,7 +210,7 @@ class Draft(State):
             self.declined_until.drop(task_id)
 
     def drop_task(self, task: Task) -> None:
-        if task.compute_percent is not None:
+        if task.run.compute_percent is not None:
             self._count_share(self.tasks.get(task.task_id), None)
         self._count_suspended(self.tasks.get(task.task_id), None)
         if self.elastics.is_used():
@@ -667,7 +667,7 @@ class Draft(State):
 
 def is_shrunk(task: Task) -> bool:
     """Whether it has less compute than it asked for."""
-    return (task.granted_percent or 0) < (task.compute_percent or 0)
+    return (task.granted_percent or 0) < (task.run.compute_percent or 0)
 
 
 def _array_of(job: Job) -> str | None:

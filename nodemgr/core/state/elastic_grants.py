@@ -95,8 +95,8 @@ def share(draft: Draft, grant: Grant, task: Task, figures: Figures) -> None:
 
     Memory that the task has asked for is added to what the others use.
     """
-    held = accounting.with_task(grant, task.kept_bytes, task.memory_most_bytes)
-    wanted_bytes = wanted(draft, grant, task.kept_bytes, task.memory_most_bytes, figures)
+    held = accounting.with_task(grant, task.kept_bytes, task.run.memory_most_bytes)
+    wanted_bytes = wanted(draft, grant, task.kept_bytes, task.run.memory_most_bytes, figures)
     memory_bytes = grant.memory_bytes
     if not accounting.is_parked(grant):
         memory_bytes = max(memory_bytes, min(wanted_bytes, accounting.most(draft, grant)))
@@ -173,7 +173,7 @@ def _coming_gpus_bytes(draft: Draft, env: str) -> int:
         task = draft.tasks[lease.task_id]
         if task.env == env:
             each_bytes = accounting.least_of(
-                quota, largest, task.memory_bytes, task.memory_most_bytes
+                quota, largest, task.run.memory_bytes, task.run.memory_most_bytes
             )
             coming_bytes += (lease.most - len(task.gpus)) * each_bytes
     return coming_bytes

@@ -102,7 +102,7 @@ def _by_cap(draft: Draft, task: Task, asker: Asker, figures: Figures) -> Process
     The ledger gives the others that much less.
     """
     cap_bytes = min(
-        share(draft, task.env, draft.gpus[uuid], task.memory_bytes, task.world)
+        share(draft, task.env, draft.gpus[uuid], task.run.memory_bytes, task.world)
         for uuid in task.gpus
     )
     for uuid in task.gpus:

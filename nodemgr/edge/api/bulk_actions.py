@@ -183,7 +183,7 @@ class Matching:
             {job.user} if job is not None else set()
         )
         shown = TaskState.STALLED if task.task_id in state.silent_jobs else task.state
-        return (task.command if job is None else job.name), shown.value, users
+        return (task.run.command if job is None else job.name), shown.value, users
 
     @staticmethod
     def _requests(state: State, asked: Wanted) -> list[str]:

@@ -124,7 +124,7 @@ def words_of(task: Task, process: Process, *, paused: bool = False) -> SlotWords
     else:
         state = GateState.OPEN
     percent = WHOLE_PERCENT if share is None else share
-    return SlotWords(percent, CLASSES[task.task_class], state, number)
+    return SlotWords(percent, CLASSES[task.run.task_class], state, number)
 
 
 class Gates:
@@ -171,7 +171,7 @@ class Gates:
         self._tune(task.gpus)
         found = [slots[uuid] for uuid in task.gpus]
         fds = tuple(fd for place in found for fd in place.page.gate.fds)
-        threads = task.compute_percent if self.spatial else None
+        threads = task.run.compute_percent if self.spatial else None
         return GateFiles(tuple(place.slot for place in found), fds, threads)
 
     def _enter(self, uuid: Uuid, task: Task, process: Process, now_ns: int) -> bool:

@@ -304,7 +304,7 @@ class Jobs:
             if job.state is JobState.STOPPING:  # the last manager may not have ordered the stop
                 self.factory.withdraw(job.job_id, job.attempt, job.why, warns=job.yields)
             task = None if job.task_id is None else state.tasks[job.task_id]
-            if task is not None and task.time_limit_ms is not None:  # it may have moved
+            if task is not None and task.run.time_limit_ms is not None:  # it may have moved
                 self.factory.limit(job.job_id, job.attempt, task.extended_limit_ms)
         ended = self._journal.last_ended(2 * MOST_JOBS)
         self._report_unknown(names, {job_id for job_id, _ in ended})

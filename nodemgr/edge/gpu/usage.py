@@ -294,4 +294,4 @@ class Ends:
 def command_line_of(process: Process, state: State) -> str:
     """The command line that requested the process's task."""
     task = state.tasks.get(process.task_id)
-    return "" if task is None else task.command
+    return "" if task is None else task.run.command

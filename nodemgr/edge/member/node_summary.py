@@ -68,7 +68,7 @@ def _of_gpu(state: State, envs: Collection[str], head: str, gpu: Gpu) -> dict[st
     named: dict[str, bool] = {}
     keys = []
     for task in tasks:
-        named[task.env] = named.get(task.env, True) and task.memory_bytes is not None
+        named[task.env] = named.get(task.env, True) and task.run.memory_bytes is not None
         job = state.jobs.get(task.job_id or "")
         row = None if job is None else state.assignments.get(job.assigned)
         keys += [] if row is None or row.head != head else [row.number]
@@ -85,7 +85,7 @@ def _of_gpu(state: State, envs: Collection[str], head: str, gpu: Gpu) -> dict[st
         "best_effort": sum(
             task.granted_percent or 0
             for task in tasks
-            if task.task_class is TaskClass.BEST_EFFORT and compute.computes(task)
+            if task.run.task_class is TaskClass.BEST_EFFORT and compute.computes(task)
         ),
         "tasks": len(tasks), "envs": [*map(list, sorted(free.items()))], "numbers": keys,
         "most": state.config.max_tasks_per_gpu,

@@ -215,6 +215,28 @@ def _evidence(db: sqlite3.Connection) -> None:
     _rewrite(db, "current", "key", of_failure, "kind = 'failure'")
 
 
+def _nested_runs(db: sqlite3.Connection) -> None:
+    """The program and the resources of a job, a request or a task are one value of its row."""
+    names = (
+        "command", "gpus", "memory_bytes", "time_limit_ms", "place", "task_class",
+        "compute_percent", "deadline_ms", "expected_ms", "predicted", "gpu_range",
+        "memory_most_bytes", "cpus", "host_memory_bytes", "signal", "is_memory_filled",
+    )  # fmt: skip
+
+    def nest(row: dict[str, Any]) -> None:
+        run = {name: row.pop(name) for name in names if name in row}
+        row["run"] = {"memory_bytes": None, "time_limit_ms": None, **run}
+
+    def of_task(row: dict[str, Any]) -> None:
+        gpus = row["gpus"]  # those that it got
+        nest(row)
+        row["gpus"], row["run"]["gpus"] = gpus, len(gpus)
+
+    for kind, change in (("job", nest), ("request", nest), ("task", of_task)):
+        _rewrite(db, "current", "key", change, f"kind = '{kind}'")
+    _rewrite(db, "history", "number", lambda row: nest(row["job"]))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _tables,
     _entering,
@@ -224,6 +246,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _programs,
     _runs,
     _evidence,
+    _nested_runs,
 )
 """The n-th makes a store of version n out of one of version n - 1."""
 

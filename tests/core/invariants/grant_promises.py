@@ -18,9 +18,9 @@ def check(state: State) -> Iterator[str]:
     if marked != state.elastic_grants:
         yield f"elastic grants are {sorted(state.elastic_grants)}, counted {sorted(marked)}"
     for task in state.tasks.values():
-        most_bytes = task.memory_most_bytes
-        if most_bytes is not None and not 0 < (task.memory_bytes or 0) <= most_bytes:
-            yield f"{task.task_id} asked for {task.memory_bytes} to {most_bytes} bytes"
+        most_bytes = task.run.memory_most_bytes
+        if most_bytes is not None and not 0 < (task.run.memory_bytes or 0) <= most_bytes:
+            yield f"{task.task_id} asked for {task.run.memory_bytes} to {most_bytes} bytes"
     for key, lowering in state.lowerings.items():
         if key not in marked or lowering.asked_bytes < 0:
             yield f"{lowering} of {key}, which is no elastic grant"

@@ -148,7 +148,8 @@ def _grants(state: State) -> Iterator[str]:
         caps = sum(
             state.processes[key].cap_bytes or 0 for task in holders for key in task.processes
         )
-        ranges = [task.memory_most_bytes for task in holders if task.memory_most_bytes is not None]
+        mosts = (task.run.memory_most_bytes for task in holders)
+        ranges = [most for most in mosts if most is not None]
         most_bytes = sum(ranges) if ranges else grant.most_bytes
         counted = (len(holders), stalled, suspended, stored, caps, len(ranges), most_bytes)
         if counted != (
@@ -356,17 +357,17 @@ def _compute(state: State) -> Iterator[str]:
     """Promise 1 for compute: the shares on a GPU never exceed 100 %."""
     granted: Counter[str] = Counter()
     for task in state.tasks.values():
-        asked, has = task.compute_percent, task.granted_percent
+        asked, has = task.run.compute_percent, task.granted_percent
         if (asked is None) != (has is None) or (
-            asked is None and task.task_class is not TaskClass.NORMAL
+            asked is None and task.run.task_class is not TaskClass.NORMAL
         ):
-            yield f"{task.task_id} asked for {asked} % as {task.task_class} and has {has} %"
+            yield f"{task.task_id} asked for {asked} % as {task.run.task_class} and has {has} %"
         if asked is None or has is None:
             continue
-        least = 0 if task.task_class is TaskClass.BEST_EFFORT else asked
-        most = WHOLE_PERCENT if task.task_class is TaskClass.LATENCY_SENSITIVE else asked
+        least = 0 if task.run.task_class is TaskClass.BEST_EFFORT else asked
+        most = WHOLE_PERCENT if task.run.task_class is TaskClass.LATENCY_SENSITIVE else asked
         if not least <= has <= most or not 0 < asked <= WHOLE_PERCENT:
-            yield f"{task.task_id} is {task.task_class} and has {has} % of {asked} %"
+            yield f"{task.task_id} is {task.run.task_class} and has {has} % of {asked} %"
         if task.state is TaskState.RUNNING and task.suspension is not Suspension.SUSPENDED:
             granted.update(dict.fromkeys(task.gpus, has))
     for uuid, percent in granted.items():
@@ -376,7 +377,7 @@ def _compute(state: State) -> Iterator[str]:
     shrunk = {
         task.task_id: True
         for task in state.tasks.values()
-        if (task.granted_percent or 0) < (task.compute_percent or 0)
+        if (task.granted_percent or 0) < (task.run.compute_percent or 0)
     }
     yield from _differ("shrunk", state.shrunk, shrunk)
 

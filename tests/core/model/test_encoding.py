@@ -16,19 +16,21 @@ from hypothesis import strategies as st
 from nodemgr.core.model import encoding
 from nodemgr.core.model.array_rows import joined
 from nodemgr.core.model.encoding import EncodingError
-from nodemgr.core.model.entities import JobPayload, Ranges, Task, TaskState
+from nodemgr.core.model.entities import JobPayload, Ranges, RunSpec, Task, TaskState
 from nodemgr.core.state.node_state import STORED
 from tests.support.examples import examples
 
 TASK = Task(
-    "t1", "alice", "token", ("GPU-0",), ("GPU-0",), TaskState.RUNNING, "python", 1, 2, ("unix:1:1",)
-)
+    "t1", "alice", "token", ("GPU-0",), ("GPU-0",), TaskState.RUNNING,
+    RunSpec("python", 1, None, None), 1, 2, ("unix:1:1",),
+)  # fmt: skip
 
 GOLDEN_ROWS = dict(
     line.split(" ", 1)
     for line in Path(__file__).with_name("golden_rows.txt").read_text().splitlines()
 )
 """By kind, a row as the store holds it: all columns in their order, none at its default."""
+RUN = json.loads(GOLDEN_ROWS["job"])["run"]
 
 
 def test_every_stored_table_has_its_kind() -> None:
@@ -54,10 +56,10 @@ def test_the_golden_rows_are_of_all_kinds() -> None:
 
 def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
     names = (
-        "job_id", "env", "name", "command", "gpus", "memory_bytes", "time_limit_ms", "user",
-        "spec_id", "priority", "submitted_wall_ns", "state",
+        "job_id", "env", "name", "user", "spec_id", "priority", "submitted_wall_ns", "state",
     )  # fmt: skip
-    first = {name: json.loads(GOLDEN_ROWS["job"])[name] for name in names}
+    run = {"command": "python", "gpus": 1, "memory_bytes": None, "time_limit_ms": None}
+    first = {**{name: json.loads(GOLDEN_ROWS["job"])[name] for name in names}, "run": run}
     row = json.loads(encoding.encode("job", encoding.decode("job", json.dumps(first))))
     defaults = {
         "after": [],
@@ -73,6 +75,17 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "yields": False,
         "entered_wall_ns": None,
         "queued_ns": 0,
+        "started_wall_ns": None,
+        "ended_wall_ns": None,
+        "why": "",
+        "attempts": [],
+        "deeds": [],
+        "entered_ns": None,
+        "resumes_ns": None,
+        "indices": "",
+        "assigned": "",
+    }
+    of_run = {
         "place": "",
         "task_class": "normal",
         "compute_percent": None,
@@ -85,20 +98,11 @@ def test_a_job_without_its_later_columns_takes_the_defaults() -> None:
         "host_memory_bytes": None,
         "signal": None,
         "is_memory_filled": False,
-        "started_wall_ns": None,
-        "ended_wall_ns": None,
-        "why": "",
-        "attempts": [],
-        "deeds": [],
-        "entered_ns": None,
-        "resumes_ns": None,
-        "indices": "",
-        "assigned": "",
     }
-    assert row == first | defaults
+    assert row == first | defaults | {"run": run | of_run}
 
 
-@pytest.mark.parametrize("column", ["name", "command", "gpus", "memory_bytes", "time_limit_ms"])
+@pytest.mark.parametrize("column", ["name", "run"])
 def test_a_job_lacks_no_required_column(column: str) -> None:
     row = json.loads(GOLDEN_ROWS["job"])
     del row[column]
@@ -106,13 +110,23 @@ def test_a_job_lacks_no_required_column(column: str) -> None:
         encoding.decode("job", json.dumps(row))
 
 
+@pytest.mark.parametrize("field", ["command", "gpus", "memory_bytes", "time_limit_ms"])
+@pytest.mark.parametrize("kind", ["job", "request", "task"])
+def test_no_run_lacks_a_required_field(kind: str, field: str) -> None:
+    row = json.loads(GOLDEN_ROWS[kind])
+    del row["run"][field]
+    with pytest.raises(EncodingError, match=f"{kind}.run lacks fields: {field}"):
+        encoding.decode(kind, json.dumps(row))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"gpus": "1"}, "job.gpus is '1', not of type int"),
-        ({"time_limit_ms": 1.5}, "job.time_limit_ms is 1.5, not of type int"),
-        ({"place": None}, "job.place is None, not of type str"),
-        ({"run": {}}, "job has unknown fields: run"),
+        ({"run": RUN | {"gpus": "1"}}, "job.run.gpus is '1', not of type int"),
+        ({"run": RUN | {"time_limit_ms": 1.5}}, "job.run.time_limit_ms is 1.5, not of type int"),
+        ({"run": RUN | {"place": None}}, "job.run.place is None, not of type str"),
+        ({"run": None}, "job.run is None, not an object"),
+        ({"gpus": 1}, "job has unknown fields: gpus"),
         ({"indices": "1-2-3"}, "job.indices is '1-2-3', not a set of numbers such as 0-4,7"),
     ],
 )
@@ -156,7 +170,7 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
         ({"since_ns": True}, "task.since_ns is True, not of type int"),
         ({"since_ns": 1.0}, "task.since_ns is 1.0, not of type int"),
         ({"state": "dreaming"}, "task.state is 'dreaming', which is no TaskState"),
-        ({"memory_bytes": "8GiB"}, "task.memory_bytes is '8GiB', not of type int"),
+        ({"job_id": 1}, "task.job_id is 1, not of type str"),
         ({"mood": "good"}, "task has unknown fields: mood"),
     ],
 )

@@ -75,7 +75,7 @@ def test_lack_of_memory_takes_away_a_figure_of_earlier_runs_once() -> None:
     assert (run.memory_bytes, run.memory_most_bytes, run.is_memory_filled) == (None, None, False)
     assert (job.restarts, job.queued_ns, job.state) == (0, queued_ns, JobState.STARTING)
     assert "more GPU memory than its earlier runs (exit code 1)" in job.why
-    assert node.state.tasks[job.task_id or ""].memory_bytes is None
+    assert node.state.tasks[job.task_id or ""].run.memory_bytes is None
     node.job_ends(job_id, 1, cause=Cause.GPU_MEMORY)
     assert node.job(job_id).state is JobState.FAILED
 

@@ -225,7 +225,7 @@ def test_a_gang_of_eight_is_not_starved_by_a_stream_of_small_jobs() -> None:
 
 def _over(node: Node, task_id: str) -> bool:
     task = node.state.tasks[task_id]
-    return task.since_ns + (task.time_limit_ms or 0) * 1_000_000 <= node.now_ns
+    return task.since_ns + (task.run.time_limit_ms or 0) * 1_000_000 <= node.now_ns
 
 
 ENTRIES = st.lists(

@@ -108,7 +108,7 @@ def test_a_restart_keeps_the_forecast() -> None:
     assert waiting is not None
     node.restart()
     task = node.state.tasks[node.job(running).task_id or ""]
-    assert task.expected_ms == 90_000
+    assert task.run.expected_ms == 90_000
     request = node.state.requests[node.job(waiting).request_id or ""]
     assert (request.run.expected_ms, request.run.predicted) == (90_000, (row,))
     standing = Standing("normal", 1, 0, WaitCause.NEXT, "")
@@ -189,14 +189,14 @@ def test_the_model_of_the_gpu_gives_the_expected_time_and_the_steps() -> None:
     rows = (predicted(A100, 50, step_ns=10**8), predicted(T4, 90, step_ns=10**9))
     job_id = node.submits("alice", gpus=1, expected_ms=999_000, predicted=rows)
     task = node.state.tasks[node.job(job_id or "").task_id or ""]
-    assert (task.expected_ms, task.expected_steps) == (135_000, 90)
+    assert (task.run.expected_ms, task.expected_steps) == (135_000, 90)
 
 
 def test_an_interactive_task_is_planned_with_the_time_that_its_request_had() -> None:
     busy = node()
     busy.asks("alice", 1, 3, expected_ms=100_000)
     (task,) = busy.state.tasks.values()
-    assert (task.expected_ms, task.time_limit_ms) == (100_000, None)
+    assert (task.run.expected_ms, task.run.time_limit_ms) == (100_000, None)
     gang = submit(busy, "bob", 4, 50)
     assert runs(busy, submit(busy, "carol", 1, 101)) is None
     assert runs(busy, submit(busy, "carol", 1, 100)) == [3]

@@ -61,7 +61,7 @@ def test_a_class_or_share_above_the_quota_is_refused_at_once() -> None:
         ),
         None,
     ]
-    assert [task.compute_percent for task in node.state.tasks.values()] == [40]
+    assert [task.run.compute_percent for task in node.state.tasks.values()] == [40]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_a_lease_has_the_share_of_its_request() -> None:
     node.quota("alice", 1, task_class=LS, compute_percent=40)
     node.asks("alice", 1, task_class=BE, percent=30, deadline_ms=60_000, gated=True)
     task, process = node.state.tasks["t1"], node.state.processes["unix:1:1"]
-    assert (task.task_class, task.compute_percent, task.granted_percent) == (BE, 30, 30)
-    assert (task.deadline_ms, task.is_plain, process.gated) == (60_000, False, True)
+    assert (task.run.task_class, task.run.compute_percent, task.granted_percent) == (BE, 30, 30)
+    assert (task.run.deadline_ms, task.is_plain, process.gated) == (60_000, False, True)
 
 
 def test_a_jobs_lease_has_the_share_of_its_submission() -> None:
@@ -100,7 +100,7 @@ def test_a_jobs_lease_has_the_share_of_its_submission() -> None:
     job = node.state.jobs["j1"]
     assert (job.run.task_class, job.run.compute_percent) == (BE, 30)
     task = next(iter(node.state.tasks.values()))
-    assert (task.task_class, task.granted_percent, task.deadline_ms) == (BE, 30, 60_000)
+    assert (task.run.task_class, task.granted_percent, task.run.deadline_ms) == (BE, 30, 60_000)
 
 
 def test_a_job_without_a_gpu_has_no_share() -> None:

@@ -171,7 +171,7 @@ def predicted_node() -> Node:
     node.begins(job_id)
     (task,) = node.state.tasks.values()
     node.asks("a", 1, token=task.token)
-    assert (task.expected_ms, task.expected_steps) == (100_000, 200)
+    assert (task.run.expected_ms, task.expected_steps) == (100_000, 200)
     return node
 
 
@@ -257,7 +257,7 @@ def test_a_deadline_that_runs_have_shown_to_need_more_gets_it_at_once(
     assert node.job(job_id or "").task_id is not None
     assert shares(node) == percents
     (task,) = [task for task in node.state.tasks.values() if task.env == "a"]
-    assert task.compute_percent == 30, "the rest may be given back"
+    assert task.run.compute_percent == 30, "the rest may be given back"
 
 
 def test_what_other_shares_hold_is_not_taken_at_once() -> None:

@@ -12,6 +12,7 @@ import pytest
 from nodemgr.core.model.entities import (
     Config,
     Process,
+    RunSpec,
     Suspension,
     Task,
     TaskClass,
@@ -39,10 +40,11 @@ NOW_NS = 1_000 * SECOND_NS
 
 def task_of(number: int, env: str = "alice", **fields: object) -> Task:
     task = Task(
-        f"t{number}", env, f"{number:x}", ("GPU-0",), ("GPU-0",), TaskState.RUNNING, "train", 0, 0,
-        compute_percent=40, granted_percent=40,
+        f"t{number}", env, f"{number:x}", ("GPU-0",), ("GPU-0",), TaskState.RUNNING,
+        RunSpec("train", 1, None, None, compute_percent=40), 0, 0, granted_percent=40,
     )  # fmt: skip
-    return replace(task, **fields)
+    own = {name: fields.pop(name) for name in ("task_class", "compute_percent") if name in fields}
+    return replace(task, run=replace(task.run, **own), **fields)
 
 
 def process_of(task: Task, pid: int, **fields: object) -> Process:

@@ -22,14 +22,18 @@ import pytest
 from nodemgr.cli.admins import serve
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.model.encoding import decode
-from nodemgr.core.model.entities import Config, Evidence
+from nodemgr.core.model.entities import Config, Evidence, RunSpec, TaskClass
+from nodemgr.core.model.values import replace
 from nodemgr.edge.store import migrations as module
 from nodemgr.edge.store.database import FILE_NAME, Store
 from nodemgr.edge.store.migrations import MIGRATIONS, StoreUnusable
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden"
 STORES = ("earlier_store", "store", "unnumbered_store")
-LANDED = {1: 58753245, 2: 0, 3: 3582654781, 4: 1915442629, 5: 0, 6: 4013102952, 7: 0, 8: 2019786239}
+LANDED = {
+    1: 58753245, 2: 0, 3: 3582654781, 4: 1915442629, 5: 0, 6: 4013102952, 7: 0, 8: 2019786239,
+    9: 4042876072,
+}  # fmt: skip
 """Checksum of the text of each migration that has landed; 0: it has none."""
 MEASURED = re.compile(
     r"""INSERT INTO "(records|history)"|INSERT INTO "current" VALUES\('(job|record|task)'"""
@@ -135,6 +139,7 @@ def test_a_landed_migration_is_never_edited() -> None:
     assert zlib.crc32(rows.encode()) == LANDED[4]
     assert zlib.crc32(inspect.getsource(module._programs).encode()) == LANDED[6]
     assert zlib.crc32(inspect.getsource(module._evidence).encode()) == LANDED[8]
+    assert zlib.crc32(inspect.getsource(module._nested_runs).encode()) == LANDED[9]
 
 
 @pytest.mark.parametrize("state", ["queued", "held", "after"])
@@ -180,6 +185,49 @@ def test_an_attempt_beside_a_failure_becomes_fields(tmp_path: Path) -> None:
     (failure,) = (decode(kind, text) for kind, _, text in store.current() if kind == "failure")
     store.close()
     assert failure.evidence == (Evidence(lines[0]), Evidence(job_id="j3.0", attempt=2))
+
+
+FLAT = {
+    "command": "python", "gpus": 1, "memory_bytes": None, "time_limit_ms": 5_000,
+    "task_class": "best-effort", "compute_percent": 30, "memory_most_bytes": None,
+}  # fmt: skip
+
+
+def test_the_run_of_a_row_becomes_one_value(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    path = tmp_path / FILE_NAME
+    own = {"env": "alice", "token": "a1", "since_ns": 1, "since_wall_ns": 1}
+    task = {"task_id": "t1", "gpus": ["GPU-0", "GPU-1"], "fresh": [], "state": "running"}
+    request = {"request_id": "r2", "priority": "low", "sequence": 2, "wait_ms": None, "askers": []}
+    job = {"job_id": "j1", "env": "alice", "name": "", "user": "ann", "spec_id": "s1",
+           "priority": "low", "submitted_wall_ns": 1, "state": "held"}  # fmt: skip
+    bare = {"task_id": "t3", "gpus": ["GPU-2"], "fresh": [], "state": "running", "command": "sh"}
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        for kind, key, row in (
+            ("task", "t1", {**own, **FLAT, **task}),
+            ("task", "t3", {**own, **bare}),
+            ("request", "r2", {**own, **FLAT, **request}),
+            ("job", "j1", {**FLAT, **job}),
+        ):
+            db.execute("INSERT INTO current VALUES (?, ?, ?)", (kind, key, json.dumps(row)))
+        spec = {"spec_id": "s1", "user": "ann", "uid": 1, "gid": 1}
+        past = {**FLAT, **job, "job_id": "j0", "state": "done"}
+        ended = json.dumps({"job": past, "spec": spec})
+        db.execute(
+            "INSERT INTO history VALUES (1, 'j0', 'alice', 1, 'done', 'python', 1, '', 's1', 1, ?)",
+            (ended,),
+        )
+    set_version(path, 8)
+    store = Store(tmp_path)
+    rows = {key: decode(kind, text) for kind, key, text in store.current() if key != "ids"}
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        rows["j0"] = decode("history", db.execute("SELECT value FROM history").fetchone()[0]).job
+    run = RunSpec("python", 1, None, 5_000, task_class=TaskClass.BEST_EFFORT, compute_percent=30)
+    assert rows["r2"].run == rows["j1"].run == rows["j0"].run == run
+    assert rows["t1"].run == replace(run, gpus=2)
+    assert rows["t1"].gpus == ("GPU-0", "GPU-1")
+    assert rows["t3"].run == RunSpec("sh", 1, None, None)
 
 
 KILLED = """
