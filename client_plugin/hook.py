@@ -15,7 +15,7 @@ import importlib
 from types import ModuleType
 from typing import Any, Callable
 
-from . import faults, interrupts, lease
+from . import interrupts, lease, stderr
 from .prediction import closure, run_report
 
 _MARK = "_nodemgr_wrapped"
@@ -38,7 +38,7 @@ def before_load(name: str, adapter: str) -> None:
         run_report.begin(asks_now=_asks_at_load(rules))
         lease.share_defaults(rules.DEFAULTS)
     except Exception as error:
-        faults.report(f"the import hook for {name}", error)
+        stderr.report(f"the import hook for {name}", error)
         return
     _acquire_at_load(rules)
 
@@ -49,7 +49,7 @@ def after_load(module: ModuleType, adapter: str) -> None:
         if lease.serving() or not _uses_cuda(rules):
             rules.adapt(module)
     except Exception as error:
-        faults.report(f"the adapter for {module.__name__}", error)
+        stderr.report(f"the adapter for {module.__name__}", error)
 
 
 def _acquire_at_load(rules: Any) -> None:
@@ -61,7 +61,7 @@ def _acquire_at_load(rules: Any) -> None:
         refusal = lease.acquire()
         if refusal and _is_unseen(rules):
             lease.hide_gpus()
-            faults.say_once(refusal)
+            stderr.say_once(refusal)
 
 
 def _asks_at_load(rules: Any) -> bool:
@@ -121,7 +121,7 @@ def gate(
                 error.__traceback__ = None
                 raise
             if reason and refused is not None:
-                faults.say_once(reason)
+                stderr.say_once(reason)
                 return refused()
             if prepare is not None:
                 prepare(*args, **kwargs)

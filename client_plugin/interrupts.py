@@ -22,7 +22,7 @@ import time
 from types import CodeType, FrameType
 from typing import Any
 
-from . import faults
+from . import stderr
 
 TRACED_S = 1.0  # the time for a thread to return to the frame that called into C
 
@@ -50,7 +50,7 @@ def defer(error: BaseException, code: CodeType) -> None:
             daemon=True,
         ).start()
     except RuntimeError:  # no thread can start: the two other ways remain, and a line reports it
-        faults.say(
+        stderr.say(
             f"the wait for GPUs was ended by {type(error).__name__}, which may not be raised: no "
             "thread can be started"
         )

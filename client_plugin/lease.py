@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Callable, Mapping
 
-from . import faults, interrupts, native, waiting
+from . import interrupts, native, stderr, waiting
 
 TASK = "NODEMGR_TASK"
 # Variables that a grant sets in the C environment; os.environ follows.
@@ -43,12 +43,12 @@ def start() -> bool:
                 client.set_waiter(_wait_for_driver)
                 client.set_raiser(_raise_behind_driver)
                 client.is_stderr(adopt=waiting.kernel() is not None)
-                faults.heed(client.is_stderr)
+                stderr.heed(client.is_stderr)
                 _client = client
                 if hasattr(sys, "pypy_version_info"):
                     client.set_checker(_attend, _raise_behind_gate)
             except (OSError, ImportError, AttributeError) as error:
-                faults.report("loading libnodemgr.so", error)
+                stderr.report("loading libnodemgr.so", error)
             _started = True
     return serving()
 
@@ -66,7 +66,7 @@ def say_alone() -> None:
     if start() and not preloaded() and expected_gpus() != 0:
         from .messages import hook as messages  # here: most programs never need a line
 
-        faults.say_once(messages.HOOK_ALONE())
+        stderr.say_once(messages.HOOK_ALONE())
 
 
 def setting(key: str) -> str | None:
@@ -139,9 +139,9 @@ def acquire(gpus: int | None = None, may_ask_again: bool = True) -> str:
     if state is native.ClientState.HELD and not _client.preloaded():
         from .messages import hook as messages
 
-        faults.say_once(messages.HOOK_ALONE())
+        stderr.say_once(messages.HOOK_ALONE())
     if state is native.ClientState.CPU and line:
-        faults.say_once(line)
+        stderr.say_once(line)
     global _acquired
     _acquired = state in (native.ClientState.HELD, native.ClientState.UNMANAGED)
     if state not in (native.ClientState.DENIED, native.ClientState.NO_MANAGER):
@@ -245,7 +245,7 @@ def acquire_for(command: str) -> tuple[native.ClientState, str]:
     state, line = _ask(client, lambda: client.begin_program(command), may_ask_again=False)
     _follow(client)
     if state is native.ClientState.CPU and line:
-        faults.say_once(line)
+        stderr.say_once(line)
     return state, line
 
 
@@ -311,14 +311,14 @@ def _wait_for_driver() -> int:
     try:
         refusal = acquire(may_ask_again=False)
         if refusal:
-            faults.say_once(
+            stderr.say_once(
                 f"{refusal}; CUDA was already being initialised and may remember that it found "
                 "no GPU",
                 "start the program anew to try again",
             )
         state = native.ClientState.NONE if _client is None else _client.state()[0]
     except BaseException as error:
-        faults.say_once(
+        stderr.say_once(
             "CUDA was already being initialised and may remember that it found no GPU",
             "start the program anew",
         )

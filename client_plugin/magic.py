@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any, Callable, NoReturn
 
-from . import faults, lease, summary
+from . import lease, stderr, summary
 from .messages.form import as_line, notice, relayed
 
 ANSWER_TIMEOUT_MS = 5_000
@@ -60,7 +60,7 @@ def _status(words: list[str]) -> None:
     for row in status["queue"][:MAX_ROWS]:
         lines.append(f"  {row['id']}  {summary.waiting(row)}  {summary.reason(row)}")
     for text in lines:
-        print(faults.printable(text))
+        print(stderr.printable(text))
 
 
 def _release(words: list[str]) -> None:
@@ -177,7 +177,7 @@ def _empty_caches() -> None:
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
     except Exception as error:
-        faults.report("torch.cuda.empty_cache()", error)
+        stderr.report("torch.cuda.empty_cache()", error)
 
 
 def _fail(what: str, next: str = "") -> NoReturn:

@@ -12,7 +12,7 @@ import os
 import time
 from typing import Any
 
-from . import faults, lease
+from . import lease, stderr
 
 MOST = 2**53
 """The most parts; above it a float has no exact number."""
@@ -49,7 +49,7 @@ def _say_wrong(done: Any, total: Any) -> None:
     global _is_told
     if not _is_told:
         _is_told = True
-        faults.say_once(
+        stderr.say_once(
             f"nodemgr_progress({repr(done)[:40]}, {repr(total)[:40]}) is no progress and is "
             "ignored",
             "pass numbers with 0 <= done <= total and total above 0",

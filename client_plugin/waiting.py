@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Callable
 
-from . import faults
+from . import stderr
 
 PREFIX = "nodemgr: "
 LOG_PERIOD_S = 60
@@ -52,7 +52,7 @@ class Wait:
                 del _drawer["drawer"]
                 return
             self._style = choose()
-        now = (faults.printable(text), self._elapsed())
+        now = (stderr.printable(text), self._elapsed())
         if now != self._shown:
             self._shown = now
             self._style.draw(*now)
@@ -91,11 +91,11 @@ class Plain:
             self._printed_ns is None or now_ns - self._printed_ns >= period_ns
         ):
             self._text, self._printed_ns = text, now_ns
-            faults.write(f"{before}{PREFIX}{text}\n")
+            stderr.write(f"{before}{PREFIX}{text}\n")
 
     def finish(self, text: str) -> None:
         if text:
-            faults.write(f"{PREFIX}{text}\n")
+            stderr.write(f"{PREFIX}{text}\n")
 
 
 class Terminal(Plain):
@@ -114,11 +114,11 @@ class Terminal(Plain):
             self._print_if_due(text, ERASE)
             text = "waiting" if text == self._text else text
         shown = text if len(text) <= room else text[: max(room - 1, 0)] + "…"[:room]
-        faults.write(f"\r{PREFIX}{shown} ({elapsed})\x1b[K")
+        stderr.write(f"\r{PREFIX}{shown} ({elapsed})\x1b[K")
 
     def finish(self, text: str) -> None:
         if in_foreground():
-            faults.write(ERASE)
+            stderr.write(ERASE)
         super().finish(text)
 
 
@@ -148,7 +148,7 @@ class Notebook(Plain):
                 self._handle.update(data, raw=True)
         except Exception as error:
             self._failed = True
-            faults.report("IPython's display", error)
+            stderr.report("IPython's display", error)
         return not self._failed
 
 

@@ -10,7 +10,7 @@ import functools
 from types import ModuleType
 from typing import Any, Callable
 
-from .. import faults, hook
+from .. import hook, stderr
 
 USES_CUDA = False
 NAME = "gpu"
@@ -36,7 +36,7 @@ def _register(shell: Any) -> None:
     try:
         shell.register_magic_function(_gpu, magic_kind="line", magic_name=NAME)
     except Exception as error:
-        faults.report("the magic %gpu", error)
+        stderr.report("the magic %gpu", error)
 
 
 def _gpu(line: str) -> None:

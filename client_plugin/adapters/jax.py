@@ -14,7 +14,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .. import faults, hook, lease, nvml
+from .. import hook, lease, nvml, stderr
 
 DEFAULTS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 FIRST_USE_UNSEEN = False
@@ -67,4 +67,4 @@ def _limit_memory() -> None:
         if shares and min(shares) < 1:
             lease.share(FRACTION, f"{min([*shares, float(os.environ.get(FRACTION) or 1)]):.4f}")
     except Exception as error:
-        faults.report("JAX's memory limit", error)
+        stderr.report("JAX's memory limit", error)

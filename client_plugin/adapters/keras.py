@@ -14,7 +14,7 @@ import sys
 from types import ModuleType
 from typing import Any, Callable
 
-from .. import faults, hook, progress
+from .. import hook, progress, stderr
 
 DEFAULTS: dict[str, str] = {}
 FIRST_USE_UNSEEN = False
@@ -66,19 +66,19 @@ def _undivided(callbacks: Any, *_rest: Any) -> None:
     if loop is not None and loop.is_fitting():
         return
     if loop is not None and loop.is_inside():
-        faults.say_once(
+        stderr.say_once(
             "elastic: model.fit inside the block of elastic(...) trains on this worker alone, "
             "and its GPUs stay until it ends",
             "call run.fit in its place",
         )
     elif size == "1":
-        faults.say_once(
+        stderr.say_once(
             "elastic: model.fit does not divide its batches among workers, so it does not use "
             "more than the GPU of its worker",
             "use run.fit of nodemgr_client.elastic, or run it without --elastic",
         )
     else:
-        faults.say_once(
+        stderr.say_once(
             "elastic: model.fit does not divide its batches among workers, so each of the "
             f"{size} workers trains a model of its own",
             "use run.fit of nodemgr_client.elastic, or run it without --elastic",

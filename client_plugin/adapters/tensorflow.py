@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .. import faults, hook, lease
+from .. import hook, lease, stderr
 
 DEFAULTS = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 FIRST_USE_UNSEEN = False
@@ -65,4 +65,4 @@ def _limit_memory(context: Any) -> None:
                 device, [configuration(memory_limit=limit_bytes // MIB)]
             )
     except Exception as error:
-        faults.report("TensorFlow's memory limit", error)
+        stderr.report("TensorFlow's memory limit", error)

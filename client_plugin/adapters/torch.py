@@ -14,7 +14,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .. import faults, hook, lease, progress
+from .. import hook, lease, progress, stderr
 from . import torch_cache
 
 # is_available() asks NVML, and does not initialise the driver
@@ -89,4 +89,4 @@ def _limit_memory(cuda: Any) -> None:
             if limit_bytes < total_bytes:
                 cuda.set_per_process_memory_fraction(limit_bytes / total_bytes, index)
     except Exception as error:
-        faults.report("PyTorch's memory limit", error)
+        stderr.report("PyTorch's memory limit", error)

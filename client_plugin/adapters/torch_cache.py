@@ -11,7 +11,7 @@ import os
 import time
 from typing import Any, Callable
 
-from .. import faults
+from .. import stderr
 
 PERIOD_S = 0.25
 """The limits are read no more often."""
@@ -42,7 +42,7 @@ class CacheWatch:
             self._read_limit()
         except Exception as error:
             self._next_s = float("inf")
-            faults.report("PyTorch's cache in a range of memory", error)
+            stderr.report("PyTorch's cache in a range of memory", error)
 
     def _read_limit(self) -> None:
         cuda = self._cuda

@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from client_plugin import faults
+from client_plugin import stderr
 from client_plugin.messages.form import Message, Notice
 
 from .channel import WorkerSockets, members_message
@@ -134,13 +134,13 @@ def lead(task: ElasticTask, lease: Lease) -> int:
     """Run the task to its end; its exit code."""
     if task.unused is not None:
         unused = ", ".join(task.unused) or "no option"
-        faults.say(f"elastic: starts the script itself in place of torchrun; not used: {unused}")
+        stderr.say(f"elastic: starts the script itself in place of torchrun; not used: {unused}")
     signals = _caught_signals()
     try:
         channel = WorkerSockets()
     except OSError as error:
         lease.release()
-        faults.say(
+        stderr.say(
             f"elastic: no directory for the sockets of the workers ({error.strerror or error})",
             "free space in /tmp, or set TMPDIR to a short path",
         )
@@ -253,7 +253,7 @@ class Leader:
             events += self._ended(number, code)
         for number, pid in self._workers.stopped():
             if number in self._living:
-                faults.say(
+                stderr.say(
                     f"elastic: worker {number} was stopped by a signal, and the training waits for "
                     "it",
                     f"continue it: kill -CONT {pid}",
@@ -291,15 +291,15 @@ class Leader:
                 events.append(GpuOffered(word.gpu.uuid))
             elif isinstance(word, Recalled):
                 reason = word.reason or "another request waits for it"
-                faults.say(f"elastic: GPU {self._name(word.gpu)} is asked back: {reason}")
+                stderr.say(f"elastic: GPU {self._name(word.gpu)} is asked back: {reason}")
                 events.append(GpuRecalled(word.gpu, word.deadline))
             elif isinstance(word, Withdrawn):
-                faults.say(f"elastic: GPU {self._name(word.gpu)} stays with this task")
+                stderr.say(f"elastic: GPU {self._name(word.gpu)} stays with this task")
                 events.append(GpuWithdrawn(word.gpu))
             elif isinstance(word, Rejoined):
                 events.append(LeaseRejoined(tuple(self._uuids())))
             elif isinstance(word, LeaseEnded):
-                faults.say(
+                stderr.say(
                     f"elastic: the task has lost its GPUs: {word.reason}", "start the task again"
                 )
                 events.append(TaskLost())
@@ -361,7 +361,7 @@ class Leader:
             self._workers.start(order.worker, environment)
         except OSError as error:
             program = self._task.script[0] if self._task.script else ""
-            faults.say(
+            stderr.say(
                 f"elastic: {program} could not be started ({error.strerror})",
                 "name another command",
             )
@@ -396,7 +396,7 @@ class Leader:
             if order.code < 0
             else f"exit code {order.code}"
         )
-        faults.say(
+        stderr.say(
             REPORTS[order.key](
                 worker=order.worker, gpu=self._name(order.gpu), how=how, size=order.size,
                 s="s" * (order.size != 1),
@@ -413,7 +413,7 @@ class Leader:
 
     def _unreadable(self, reason: str) -> None:
         path = self._task.checkpoint
-        faults.say(
+        stderr.say(
             f"elastic: the checkpoint {path} cannot be read ({reason}), so the script keeps its "
             "GPUs",
             "make it readable, or name another path by --checkpoint",

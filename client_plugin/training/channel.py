@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
-from .. import faults
+from .. import stderr
 
 SOCKET = "NODEMGR_ELASTIC"
 WORKER = "NODEMGR_WORKER"
@@ -148,7 +148,7 @@ class AgentChannel:
             except OSError:
                 packet = b""
             if not packet:
-                faults.say(
+                stderr.say(
                     "elastic: the leader of this task has ended, and this worker ends with it",
                     "the first process of the task has the reason",
                 )

@@ -16,7 +16,7 @@ import time
 import zipfile
 from typing import Any, BinaryIO, Callable, List, Optional
 
-from .. import faults
+from .. import stderr
 
 BEFORE = ".before"
 """The end of the older checkpoint's name."""
@@ -79,7 +79,7 @@ class Checkpoints:
         try:
             replaced(self.path, lambda file: self._write(contents, file), keeps=True)
         except (OSError, RuntimeError) as error:  # torch.save wraps the errors of a file
-            faults.say_once(
+            stderr.say_once(
                 f"elastic: no checkpoint at {self.path} ({reason(error)}); an older one stays "
                 "as it is",
                 "free space there, or name another path",

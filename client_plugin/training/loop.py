@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Protocol
 
-from .. import faults
+from .. import stderr
 from ..messages.form import stated
 from .calls import Broken, CollectiveThread
 from .channel import ALONE, AgentChannel, GenerationMembers, Interrupted, connected
@@ -453,7 +453,7 @@ class Run:
             elif self.rank == rank:
                 if standing[1] == newest:
                     step = max(newest, 0)
-                    faults.say(
+                    stderr.say(
                         f"elastic: the parameters of worker {worker} differed from those of worker "
                         f"{first} at step {step}, and were replaced by them; change parameters on "
                         "every worker alike"
@@ -516,12 +516,12 @@ class Run:
                     )
                 )
             if damage:
-                faults.say(f"{damage}; the one before it, {path}, takes its place")
+                stderr.say(f"{damage}; the one before it, {path}, takes its place")
                 self._checkpoints.drop_newest()
             self._restore(snapshot)
             self._has_state = True
             self._report_checkpoint(snapshot)
-            faults.say(f"elastic: goes on from {path} at step {self.step} of {self.plan.steps}")
+            stderr.say(f"elastic: goes on from {path} at step {self.step} of {self.plan.steps}")
             return
         if damage:
             raise ValueError(stated(damage, "remove it to begin at step 0"))

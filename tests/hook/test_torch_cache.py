@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_plugin import faults
+from client_plugin import stderr
 from client_plugin.adapters import torch_cache
 from client_plugin.adapters.torch_cache import PERIOD_S, CacheWatch
 
@@ -102,7 +102,7 @@ def test_a_fault_is_reported_once_and_harms_no_step(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(faults, "report", lambda what, error: told.append(f"{what}: {error}"))
+    monkeypatch.setattr(stderr, "report", lambda what, error: told.append(f"{what}: {error}"))
     monkeypatch.setattr(program.cuda, "mem_get_info", lambda index: 1 // 0)
     program.steps()
     program.steps()

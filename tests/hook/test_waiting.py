@@ -12,7 +12,8 @@ import types
 
 import pytest
 
-from client_plugin import faults, waiting
+from client_plugin import stderr as client_stderr
+from client_plugin import waiting
 from tests.conftest import ROOT
 from tests.support.limits import WAIT_LIMIT_S
 
@@ -187,7 +188,7 @@ def test_a_notebook_whose_display_fails_gets_a_log(clock, stderr, monkeypatch) -
     def display(*_args: object, **_kwargs: object) -> None:
         raise OSError("no frontend")
 
-    monkeypatch.setattr(faults, "_said", set())
+    monkeypatch.setattr(client_stderr, "_said", set())
     notebook(monkeypatch, display)
     wait = waiting.Wait()
     for clock.s in (0, 1):
@@ -243,7 +244,7 @@ def test_a_stderr_that_cannot_be_written_harms_nobody(
     wait = waiting.Wait()
     wait.show("plätze")
     wait.end("granted")
-    faults.say("plätze")
+    client_stderr.say("plätze")
 
 
 def test_where_the_line_goes(monkeypatch, tmp_path) -> None:

@@ -86,7 +86,7 @@ def numbers_of(model: Any) -> list[float]:
 def lines_said() -> list[str]:
     """The lines that the library prints from now on, in place of stderr."""
     lines: list[str] = []
-    client()._module("faults").write = lines.append
+    client()._module("stderr").write = lines.append
     return lines
 
 

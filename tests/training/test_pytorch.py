@@ -187,7 +187,7 @@ def test_a_sparse_gradient_is_refused() -> None:
 
 def test_layers_that_depend_on_the_division_are_named() -> None:
     lines = programs.lines_said()
-    programs.client()._module("faults")._said.clear()
+    programs.client()._module("stderr")._said.clear()
     begun(kind="noisy sgd")
     assert [line for line in lines if "BatchNorm1d, Dropout depend on how" in line]
 
@@ -241,7 +241,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     step = torch.load(path, weights_only=True)["step"]
     old = path.read_bytes()
     lines = programs.lines_said()
-    programs.client()._module("faults")._said.clear()
+    programs.client()._module("stderr")._said.clear()
     run, model = begun(checkpoint=str(path), checkpoint_every_s=0.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(old) // 2, hard))

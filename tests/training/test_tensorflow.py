@@ -61,8 +61,8 @@ def test_accumulation_has_the_results_of_the_whole_batch(kind: str) -> None:
 
 def said_once() -> set[str]:
     """The client's lines in this process: stderr may have been another test's when it began."""
-    faults = sys.modules.get("_nodemgr_client_plugin.faults")
-    return set() if faults is None else {*faults._said}
+    stderr = sys.modules.get("_nodemgr_client_plugin.stderr")
+    return set() if stderr is None else {*stderr._said}
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam"])

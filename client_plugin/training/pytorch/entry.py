@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Optional
 import torch
 from torch.utils.data import TensorDataset
 
-from ... import faults
+from ... import stderr
 from ..arguments import plan_of
 from ..loop import Run
 from .framework import TorchTraining, TrainingParts
@@ -67,7 +67,7 @@ def _say_what_depends(model: Any) -> None:
         if isinstance(layer, SPLIT) and getattr(layer, "p", True)
     }
     if found and os.environ.get("RANK", "0") == "0":
-        faults.say_once(
+        stderr.say_once(
             f"elastic: {', '.join(sorted(found))} depend on how the batch is divided: "
             "virtual_workers=MAX makes results the same with every number of GPUs"
         )

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
-from ... import faults
+from ... import stderr
 from ...messages import training as messages
 from ...messages.form import stated
 from ..calls import CollectiveThread
@@ -131,7 +131,7 @@ class VariableTraining:
         """Of an embedding: SGD alone makes the same of a sum."""
         kind = type(self._parts.optimizer).__name__
         if kind != "SGD" and os.environ.get("RANK", "0") == "0":
-            faults.say_once(
+            stderr.say_once(
                 f"elastic: {kind} gets one summed gradient of {_name(variable)}: Keras's own loop "
                 "gives it each word of a batch by itself, so losses differ from that loop"
             )
