@@ -120,8 +120,7 @@ def _answer(row: object) -> NodeAnswer:
         cause = None if row.get("cause") is None else Cause(str(row["cause"]))
     except ValueError:
         raise BadFrame("state or cause") from None
-    began, ended = row.get("started_wall_ns"), row.get("ended_wall_ns")
-    measured = isinstance(began, int) and isinstance(ended, int)
+    began, ended = _time(row.get("started_wall_ns")), _time(row.get("ended_wall_ns"))
     return NodeAnswer(
         key,
         _number(row, "number", MAX_NUMBER),
@@ -135,9 +134,16 @@ def _answer(row: object) -> NodeAnswer:
         _code(row.get("signal")),
         str(row.get("reason") or "")[:MAX_NAME_CHARS],
         str(row.get("job") or "")[:MAX_NAME_CHARS],
-        max(0, ended - began) // MS if measured else None,  # type: ignore[operator]
-        ended if isinstance(ended, int) and 0 <= ended <= MAX_NUMBER else 0,
+        None if began is None or ended is None else max(0, ended - began) // MS,
+        ended or 0,
     )
+
+
+def _time(value: object) -> int | None:
+    """None: it is not known, or no clock shows it."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER:
+        return value
+    return None
 
 
 def _code(value: object) -> int | None:

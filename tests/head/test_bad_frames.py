@@ -109,6 +109,23 @@ def test_a_word_about_a_node(tmp_path: Path, capfd: pytest.CaptureFixture[str], 
         assert key.startswith("hq-")
 
 
+@pytest.mark.parametrize("wrong", [*WRONG, 2**200, -(2**200)])
+@pytest.mark.parametrize("field", ["started_wall_ns", "ended_wall_ns"])
+def test_an_end_at_a_time_that_no_clock_shows(tmp_path: Path, field: str, wrong: object) -> None:
+    """It is stored, at an unknown time."""
+    with cluster(tmp_path, gn1=1) as world:
+        job = world.submit()
+        world.turn()
+        (row,) = frame_rows(world.nodes["gn1"])
+        times = {"started_wall_ns": 2**60, "ended_wall_ns": 2**60, field: wrong}
+        said = {**row, "over": True, "began": True, "state": "done", **times}
+        report = {"t": "report", "number": 99, "gpus": 1, "others": [], "answers": [said]}
+        world.head.sessions.message("gn1", world.links.open["gn1"], report)
+        assert world.ended(job) == "done"
+        (start,) = world.ask(ANN, "cluster_show", job=job)["jobs"][0]["attempts"]
+        assert start["ended"] == (None if field == "ended_wall_ns" else 2**60 // 10**9)
+
+
 def test_a_head_that_heard_nonsense_goes_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,3 +87,15 @@ def test_an_array_in_the_history_has_waited_as_long_as_its_last_job() -> None:
     assert together["job"] == "j1 (2 jobs)"
     assert cells.duration(together, "waited") == "0:01:00"
     assert cells.duration(rows[0], "waited") == "0:00:00"
+
+
+def test_starts_of_a_clusters_jobs_are_counted_where_fewer_are_kept() -> None:
+    same = {
+        "state": "done", "signal": None, "exit_code": 0, "why": "", "attempts": [{}], "started": 1,
+        **dict.fromkeys(("waited_seconds", "ran_seconds")), "waited_at_least": False,
+        "ran_at_least": False,
+    }  # fmt: skip
+    rows = [{**same, "job": "c1.0", "starts": 12}, {**same, "job": "c1.1"}]
+    assert [history._starts(row) for row in rows] == [12, 1]
+    (together,) = history.folded(rows)
+    assert history._starts(together) == 13
