@@ -37,16 +37,14 @@ COUNTED = (
     "placement/policies --seeds 300 --write",
 )
 MISSED = ("ABOVE the target", "BELOW the target")
-started = list[subprocess.Popen[bytes]]()
+started: list[subprocess.Popen[bytes]] = []
 
 
-def made(line: str, given: argparse.Namespace) -> list[str]:
+def made(line: str, given: argparse.Namespace, commit: str) -> list[str]:
     """A line for each target that the program missed, or for its failure."""
     name, *words = line.split()
     words = ["--short"] if given.short else words
     path = given.folder / f"{name.replace('/', '-')}{''.join(words)}.txt"
-    ask = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(ask, cwd=BENCH, capture_output=True, text=True).stdout.strip()
     with path.open("w") as file:
         print(f"{name} {' '.join(words)}, {commit}, {now()}", file=file, flush=True)
         command = [sys.executable, str(BENCH / f"{name}.py"), *words]
@@ -59,6 +57,12 @@ def made(line: str, given: argparse.Namespace) -> list[str]:
         return []
     missed = [text for text in said if text.startswith(MISSED)]
     return [f"{line}: {text}" for text in missed or [f"failed: {said[-2]}"]]
+
+
+def commit_at_start() -> str:
+    """Asked once: a program that writes a page makes the checkout dirty."""
+    ask = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(ask, cwd=BENCH, capture_output=True, text=True).stdout.strip()
 
 
 def now() -> str:
@@ -75,12 +79,14 @@ def main() -> int:
         [line for line in lane if any(word in line for word in given.only.split(","))]
         for lane in (MEASURED, COUNTED)
     ]
-    pool = ThreadPoolExecutor()
+    pool, commit = ThreadPoolExecutor(), commit_at_start()
     try:
-        found = list(pool.map(lambda lane: [made(line, given) for line in lane], lanes))
+        found = list(pool.map(lambda lane: [made(line, given, commit) for line in lane], lanes))
     except BaseException:  # SIGTERM, Ctrl-C: a program ends what it has started itself
-        lanes[0].clear(), lanes[1].clear()
-        [each.terminate() for each in started]
+        for lane in lanes:
+            lane.clear()
+        for each in started:
+            each.terminate()
         raise
     missed = [text for lane in found for texts in lane for text in texts]
     print("\n".join(missed))
