@@ -40,7 +40,8 @@ def living(
     ran_ns = None if began_ns is None else max(0, now_ns - began_ns)
     if row is not None and ran_ns is not None:
         began = (wall_ns - ran_ns) // S
-        runs = _start(PastStart(job.starts + 1, row.node, row.node_job, ran_ms=ran_ns // MS))
+        present = PastStart(row.node, row.node_job, ran_ms=ran_ns // MS, number=job.starts + 1)
+        runs = _start(present)
         starts.append(runs | {"started": began})
     return {
         **_spec(job),

@@ -26,6 +26,7 @@ from nodemgr.core.cluster.entities import (
     ClusterStage,
     EndedJob,
     GivenJob,
+    PastStart,
     StageEvent,
 )
 from nodemgr.core.cluster.events import Acknowledge, NodeAnswer
@@ -155,10 +156,11 @@ def _settle(draft: ClusterDraft, row: GivenJob, answer: NodeAnswer) -> None:
     if not answer.began:
         _not_begun(draft, job, row, answer)
         return
-    job = job.with_past(
+    start = PastStart(
         row.node, answer.node_job, answer.cause, answer.exit_code, answer.signal, answer.why,
         ran_ms, answer.ended_wall_ns,
     )  # fmt: skip
+    job = job.with_past(start)
     if answer.state is JobState.DONE:
         _over(draft, job, ClusterStage.DONE, row, answer)
     elif job.then is ClusterStage.PAUSED:  # it is to run again

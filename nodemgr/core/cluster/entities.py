@@ -12,7 +12,7 @@ import enum
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nodemgr.core.cluster.pilots import PoolFacts
 from nodemgr.core.model import array_rows, job_ids
@@ -257,8 +257,6 @@ class NodeShares(NamedTuple):
 class PastStart:
     """A start of a job that is over, as its node reported it."""
 
-    number: int
-    """1 is the first; an attempt that has not begun has none."""
     node: str
     node_job: str = ""
     """Its id on the node, which has the output."""
@@ -269,6 +267,8 @@ class PastStart:
     ran_ms: int | None = None
     ended_wall_ns: int = 0
     """On the node's clock; 0: it is not known."""
+    number: int = 0
+    """1 is the first; an attempt that has not begun has none."""
 
 
 @value
@@ -322,9 +322,9 @@ class ClusterJob:
         """The number of its starts that are over."""
         return self.past[-1].number if self.past else 0
 
-    def with_past(self, node: str, *facts: Any, **more: Any) -> ClusterJob:
-        """The same job after one more start on the node; `facts` as in PastStart."""
-        past = (*self.past, PastStart(self.starts + 1, node, *facts, **more))
+    def with_past(self, start: PastStart) -> ClusterJob:
+        """The same job after one more start, which gets its number here."""
+        past = (*self.past, replace(start, number=self.starts + 1))
         return replace(self, past=past[-RETAINED_ATTEMPTS:])
 
     @property

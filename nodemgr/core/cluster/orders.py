@@ -13,6 +13,7 @@ from nodemgr.core.cluster.entities import (
     ClusterStage,
     EndedJob,
     JoinWord,
+    PastStart,
     StageEvent,
 )
 from nodemgr.core.cluster.pilots import PoolFacts
@@ -85,10 +86,11 @@ def lost(draft: ClusterDraft, event: events.NodeLost) -> None:
         job = draft.jobs[row.job_id]
         if row.began_ns is not None:
             ran_ms = (draft.now_ns - row.began_ns) // MS
-            job = job.with_past(
+            start = PastStart(
                 row.node, row.node_job, why=f"{row.node} was lost", ran_ms=ran_ms,
                 ended_wall_ns=event.wall_ns,
             )  # fmt: skip
+            job = job.with_past(start)
         draft.drop_assignment(row)
         if job.then is ClusterStage.WITHDRAWN:
             over = replace(job, stage=ClusterStage.WITHDRAWN, then=None, assigned=None)

@@ -14,7 +14,13 @@ Jobs that were submitted after the copy and are on no node are lost.
 from __future__ import annotations
 
 from nodemgr.core.cluster import events
-from nodemgr.core.cluster.entities import ClusterStage, EndedJob, GivenJob, StageEvent
+from nodemgr.core.cluster.entities import (
+    ClusterStage,
+    EndedJob,
+    GivenJob,
+    PastStart,
+    StageEvent,
+)
 from nodemgr.core.cluster.events import NodeAnswer, Synced
 from nodemgr.core.cluster.state import ClusterDraft
 from nodemgr.core.model import job_ids
@@ -75,7 +81,7 @@ def adopt(draft: ClusterDraft, node: str, answer: NodeAnswer) -> None:
         before = draft.assignments[job.assigned]
         draft.drop_assignment(before)
         if before.began_ns is not None:
-            job = job.with_past(before.node, before.node_job, why=ENDED_LATER)
+            job = job.with_past(PastStart(before.node, before.node_job, why=ENDED_LATER))
     row = GivenJob(
         answer.number, answer.key, job_id, job.env, node, draft.nodes[node].generation,
         job.gpus, job.time_limit_ms, answered=True, compute_percent=job.compute_percent,
@@ -107,7 +113,7 @@ def end(draft: ClusterDraft) -> None:
         row = draft.assignments[number]
         draft.drop_assignment(row)
         job = replace(draft.jobs[row.job_id], then=None, assigned=None)
-        past = job.with_past(row.node, row.node_job, why=ENDED_LATER)
+        past = job.with_past(PastStart(row.node, row.node_job, why=ENDED_LATER))
         over = replace(past, stage=ClusterStage.FAILED)
         ended = EndedJob(over, row.node, None, None, why=ENDED_LATER, node_job=row.node_job)
         draft.end(job, StageEvent.FORGOTTEN, ClusterStage.FAILED, ended)

@@ -242,11 +242,9 @@ class Ends:
                 uses[key] = pid, use
             elif not lives(key[0]):
                 ended[key] = pid, use
-        self.waiting = {
-            uuid
-            for process, uuid in ended
-            if self._known_ns.setdefault(process, reading.at_ns + 1) > reading.at_ns
-        }
+        for process, _ in ended:  # found only now: this reading may have been made before the end
+            self._known_ns.setdefault(process, reading.at_ns + 1)
+        self.waiting = {uuid for process, uuid in ended if self._known_ns[process] > reading.at_ns}
         self._uses = uses | {key: ended[key] for key in ended if key[1] in self.waiting}
         counted = {key: use for key, (_, use) in ended.items() if key[1] not in self.waiting}
         members = self._state.processes.keys()
