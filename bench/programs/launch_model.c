@@ -45,7 +45,7 @@ struct fiber {
     struct tenant *tenant;
     void (*body)(struct tenant *);
     void *(*helper)(void *);
-    uint64_t at_ns, busy_ns;
+    uint64_t at_ns, busy_ns, sleeps;
     _Atomic uint32_t *word; /* waits for it */
     bool used;
     char stack[STACK];
@@ -120,6 +120,7 @@ uint64_t nm_now_ns(void)
 static void sleep_until(uint64_t at_ns, _Atomic uint32_t *word)
 {
     spend(SLEEP_NS);
+    self->sleeps++;
     uint64_t late_ns = (uint64_t)(20e3 + 15e3 * draw() + (draw() < 0.02 ? 60e3 : 0));
     self->at_ns = (at_ns > self->at_ns ? at_ns : self->at_ns) + late_ns;
     self->word = word;
@@ -551,9 +552,13 @@ static void report(void)
     for (struct tenant *tenant = tenants; tenant < tenants + tenant_count; tenant++) {
         uint32_t samples = tenant->samples;
         qsort(tenant->sample_ns, samples, sizeof *tenant->sample_ns, compare);
-        printf("tenant %.0f %lu %.0f %lu %lu\n",
+        struct fiber *helper = tenant->helper;
+        uint64_t sleeps = tenant->thread->sleeps + (helper ? helper->sleeps : 0);
+        uint64_t busy_ns = tenant->thread->busy_ns + (helper ? helper->busy_ns : 0);
+        printf("tenant %.0f %lu %.0f %.0f %lu %lu %lu\n",
                1e6 * (double)runner_of(tenant)->busy.ever_ns / elapsed_ns, tenant->launches,
-               tenant->helper ? 1e6 * (double)tenant->helper->busy_ns / elapsed_ns : 0.0,
+               helper ? 1e6 * (double)helper->busy_ns / elapsed_ns : 0.0,
+               1e6 * (double)busy_ns / elapsed_ns, sleeps,
                samples ? tenant->sample_ns[samples / 2] : 0,
                samples ? tenant->sample_ns[samples * 99 / 100] : 0);
     }

@@ -116,9 +116,14 @@ static void begin(struct nm_gpu_gate *gate, struct pause *pause, uint64_t now_ns
         atomic_store(&nm_own_row(gate)->waiting_since_ns, now_ns);
 }
 
+/* A starved process that launches on passes without the token, and still wants it: the holder would
+   take the next turn, too. */
 static void end(struct nm_gpu_gate *gate, struct pause *pause)
 {
-    if (pause->turn.began_ns != 0 && atomic_fetch_sub(&gate->waiters, 1) == 1)
+    bool is_last = pause->turn.began_ns != 0 && atomic_fetch_sub(&gate->waiters, 1) == 1;
+    if (pause->turn.starved && atomic_load(&gate->in_flight_ns) > 0)
+        atomic_store(&nm_own_row(gate)->waiting_since_ns, pause->turn.last_ns);
+    else if (is_last)
         atomic_store(&nm_own_row(gate)->waiting_since_ns, 0);
     if (pause->left != NULL && host.enter_again != NULL)
         host.enter_again(pause->left);
@@ -136,16 +141,19 @@ static void ask_again(struct pause *pause, uint64_t now_ns)
 static void wait_once(struct nm_gpu_gate *gate, struct pause *pause, enum nm_answer answer,
                       uint32_t seen, uint64_t now_ns)
 {
+    uint64_t look_ns = nm_turn_look_ns(gate, &pause->turn, now_ns);
+    bool is_for_own_work = answer == NM_WAIT_WINDOW || answer == NM_WAIT_DRAIN ||
+                           (pause->turn.starved && atomic_load(&gate->in_flight_ns) > 0);
     if (answer == NM_WAIT_SUSPENDED)
         ask_again(pause, now_ns);
     if (answer == NM_WAIT_CLOSED || answer == NM_WAIT_SUSPENDED)
         sleep_on(gate, seen, LONG_SLEEP_NS);
-    else if (answer == NM_WAIT_WINDOW || answer == NM_WAIT_DRAIN)
+    else if (is_for_own_work)
         nap(gate, answer == NM_WAIT_DRAIN, now_ns);
-    else if (now_ns - pause->turn.began_ns < SPIN_NS)
+    else if (look_ns < NM_SOON_NS && now_ns - pause->turn.began_ns < SPIN_NS)
         relax();
     else
-        sleep_on(gate, seen, nm_turn_look_ns(gate, &pause->turn, now_ns));
+        sleep_on(gate, seen, look_ns);
 }
 
 int nm_turn_await(struct nm_gpu_gate *gate, uint64_t room_ns)

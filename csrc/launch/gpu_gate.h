@@ -22,6 +22,7 @@
 #define NM_US UINT64_C(1000)
 #define NM_SHORT_GAP_NS (300 * NM_US)
 #define NM_LEAD_NS (40 * NM_US) /* a thread wakes so long before the GPU needs it */
+#define NM_SOON_NS (2000 * NM_US) /* whose turn comes later sleeps at once, without a spin */
 #define NM_NO_TOKEN UINT64_MAX
 
 enum {
@@ -167,6 +168,7 @@ enum nm_answer {
 struct nm_turn_wait {
     uint64_t began_ns, last_ns; /* 0: it has not waited yet */
     bool for_others;            /* the last answer was not for its own work in flight */
+    bool starved;               /* launches pass without the token, as far as they fit */
     uint64_t token, used_ns, progress_ns;
     uint64_t launches, idle_since_ns;
     uint32_t beat, urgent_beats;

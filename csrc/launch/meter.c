@@ -154,8 +154,11 @@ static void charge(struct nm_gpu_gate *gate, const struct nm_piece *piece, uint6
     uint64_t left_ns =
         atomic_fetch_sub(&gate->in_flight_ns, piece->estimate_ns) - piece->estimate_ns;
     atomic_store_explicit(&nm_own_row(gate)->in_flight_ns, left_ns, memory_order_relaxed);
-    if (left_ns == 0)
-        gate->done_ns = nm_now_ns();
+    if (left_ns != 0)
+        return;
+    gate->done_ns = nm_now_ns();
+    if (atomic_load(&gate->waiters) == 0) /* a starved process wants the token while it has work */
+        atomic_store(&nm_own_row(gate)->waiting_since_ns, 0);
 }
 
 /* With the lock: the same without a measurement. The estimate counts, but no more than the time

@@ -468,14 +468,12 @@ static bool is_ending(const struct nm_gpu_gate *gate, uint64_t now_ns)
     return until_ns > now_ns && until_ns - now_ns < ENDING_NS;
 }
 
-static bool has_room(const struct nm_gpu_gate *gate, uint64_t room_ns, uint64_t most_ns,
-                     uint64_t now_ns)
+static bool has_room(const struct nm_gpu_gate *gate, uint64_t room_ns, uint64_t most_ns)
 {
     uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns);
     uint64_t window_ns = atomic_load(&gate->window_ns);
     return in_flight_ns == 0 ||
-           in_flight_ns + room_ns <= (window_ns < most_ns ? window_ns : most_ns) ||
-           is_ending(gate, now_ns);
+           in_flight_ns + room_ns <= (window_ns < most_ns ? window_ns : most_ns);
 }
 
 static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
@@ -501,8 +499,8 @@ static enum nm_answer ask_turn(struct nm_gpu_gate *gate, struct nm_turn_wait *wa
     uint64_t idle_ns = idle_limit(gate, row, room_ns);
     if (dead || now_ns - wait->idle_since_ns > idle_ns)
         return take(gate, token) ? NM_PASS : NM_WAIT_TURN;
-    bool starved = now_ns - wait->progress_ns > stuck_limit(gate) || gate->owed_ns > OWED_NS;
-    if (starved && has_room(gate, room_ns, BESIDE_NS, now_ns)) {
+    wait->starved = now_ns - wait->progress_ns > stuck_limit(gate) || gate->owed_ns > OWED_NS;
+    if (wait->starved && has_room(gate, room_ns, BESIDE_NS)) {
         wait->progress_ns = now_ns;
         atomic_fetch_add(&turns_of(gate)->intrusions, 1);
         return NM_PASS;
@@ -521,7 +519,7 @@ static bool fits_window(struct nm_gpu_gate *gate, struct nm_turn_wait *wait, uin
 {
     uint64_t in_flight_ns = atomic_load(&gate->in_flight_ns);
     atomic_store(&gate->window_ns, get(&shares_of(gate)->window_ns));
-    if (has_room(gate, room_ns, UINT64_MAX, now_ns))
+    if (has_room(gate, room_ns, UINT64_MAX) || is_ending(gate, now_ns))
         return true;
     if (wait->own_progress_ns == 0 || wait->own_in_flight_ns != in_flight_ns) {
         wait->own_in_flight_ns = in_flight_ns;
@@ -579,6 +577,7 @@ enum nm_answer nm_turn_ask(struct nm_gpu_gate *gate, struct nm_turn_wait *wait,
                            uint64_t room_ns, uint64_t now_ns)
 {
     nm_lock(&gate->lock);
+    wait->starved = false;
     enum nm_answer answer = ask(gate, wait, room_ns, now_ns);
     wait->for_others = answer == NM_WAIT_URGENT || answer == NM_WAIT_TURN;
     nm_unlock(&gate->lock);
@@ -602,7 +601,10 @@ uint64_t nm_turn_look_ns(const struct nm_gpu_gate *gate, const struct nm_turn_wa
     if (!wait->for_others || nm_turn_urgent_bits(gate) != 0 || holder < 0 ||
         lease_end_ns < now_ns)
         return BEAT_NS;
-    uint64_t in_flight_ns = get(&turns_of(gate)->row[holder].in_flight_ns);
+    const struct nm_turns_row *row = &turns_of(gate)->row[holder];
+    uint64_t in_flight_ns = get(&row->in_flight_ns);
+    if (in_flight_ns == 0 && get(&row->waiting_since_ns) != 0) /* it is about to launch */
+        in_flight_ns = NM_SOON_NS;
     uint64_t left_ns = lease_end_ns - now_ns;
     return look_after(gate, in_flight_ns < left_ns ? in_flight_ns : left_ns);
 }
@@ -627,7 +629,7 @@ static uint64_t next_visit(const struct nm_gpu_gate *gate, uint64_t now_ns, bool
 {
     uint64_t until_ns = get(&gate->until_ns), span_ns = TEND_NS;
     if (atomic_load(&gate->waiters) != 0)
-        return look_after(gate, until_ns > now_ns ? until_ns - now_ns : 0);
+        return look_after(gate, LOOK_MOST_NS);
     if (!others_wait && !atomic_load(&gate->urgent))
         return BEAT_NS;
     if (atomic_load(&gate->in_flight_ns) != 0)
