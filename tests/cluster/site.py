@@ -12,7 +12,6 @@ import os
 import pwd
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,12 +26,11 @@ from client_plugin.ways.faults import Exit, Fault, Lost
 from tests.edge.links.wire import Wire
 from tests.session import TMP, remove
 from tests.support.limits import WAIT_LIMIT_S, until
-from tests.support.manager import ROOT, Manager
+from tests.support.manager import PROGRAM, ROOT, Manager
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 ENV = "team"
 CALL_LIMIT_S = 5.0
-PROGRAM = (sys.executable, "-m", "nodemgr")
 QUICK = {
     "NODEMGR_REQUEUE_PAUSE_MS": "20", "NODEMGR_MAX_REQUEUE_PAUSE_MS": "200",
     "NODEMGR_CLUSTER_USERS": USER,
@@ -116,8 +114,8 @@ class Site:
         self.count = 0
         try:
             for number in range(nodes):
-                program = programs[number] if number < len(programs) else PROGRAM
-                folder = ROOT if program is PROGRAM else Path("/")
+                program = programs[number] if number < len(programs) else None
+                folder = Path("/") if program else ROOT
                 node = Manager(simulate, environment=QUICK, program=program, folder=folder)
                 self.nodes[f"gn{number + 1}"] = node.start(wait=False)
             self.head.call("env_set", env=ENV, gpus=1_000, users=[USER])

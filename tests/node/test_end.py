@@ -12,7 +12,7 @@ from nodemgr import cli
 from nodemgr.edge import service
 from nodemgr.edge.service import Service
 from nodemgr.edge.setup.settings import Settings
-from tests.support.manager import Manager
+from tests.support.manager import PROGRAM, Manager
 
 Make = Callable[..., Manager]
 
@@ -22,7 +22,7 @@ def test_a_manager_that_is_told_to_end_again_and_again_ends_once(
     make_manager: Make, number: signal.Signals
 ) -> None:
     """To its very last instruction: the interpreter's own end takes the longest."""
-    manager = make_manager(simulate="1x8GiB")
+    manager = make_manager(simulate="1x8GiB", program=PROGRAM)
     assert manager.process is not None
     while manager.process.poll() is None:
         manager.process.send_signal(number)

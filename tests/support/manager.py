@@ -22,11 +22,13 @@ from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.event_stream import EventStream
 from nodemgr.edge.executor.launcher import PROGRAM as LAUNCHER
 from nodemgr.paths import env_dir
+from tests.forking import Fork, can_fork
 from tests.session import TMP, remove, share_client
 from tests.support.limits import WAIT_LIMIT_S
 from tests.support.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PROGRAM = (sys.executable, "-m", "nodemgr")
 HOLD = ROOT / "nodemgr" / "_sim" / "hold"
 SMALL_DISK_RESERVE = {"NODEMGR_DISK_RESERVE_BYTES": str(2**20)}
 """The default is written at each first start: 24 000 writes, a quarter of the start's time."""
@@ -74,12 +76,12 @@ class Manager:
         before_exec: Callable[[], None] | None = None,
         supervisor: Supervisor | None = None,
         folder: Path = ROOT,
-        program: Sequence[str] = (sys.executable, "-m", "nodemgr"),
+        program: Sequence[str] | None = None,
     ) -> None:
         """`before_exec` runs in the manager's process before the exec.
 
         `supervisor` starts it as a service; `folder` is its working directory; `program` is the
-        `nodemgr` that is started.
+        `nodemgr` that is started (None: this version's, by a fork where that is the same).
         """
         self.directory = Path(tempfile.mkdtemp(prefix="nm", dir=TMP))
         self.directory.chmod(0o755)
@@ -90,8 +92,9 @@ class Manager:
         self.before_exec = before_exec
         self.supervisor = supervisor
         self.folder = folder
-        self.program = program
-        self.process: subprocess.Popen[bytes] | None = None
+        self.program = program or PROGRAM
+        self._may_fork = program is None
+        self.process: subprocess.Popen[bytes] | Fork | None = None
         self._log = b""
         self._heard = 0
         """How much of the log was waited for."""
@@ -119,11 +122,18 @@ class Manager:
         self._heard = len(self._log)
         if self.before_exec is None and not self.state_dir.exists():  # it may be another user's
             share_client(self.state_dir)
+        is_plain = self._may_fork and self.before_exec is None and self.supervisor is None
+        if is_plain and can_fork(environment, self.folder):
+            self.process = Fork(command[len(PROGRAM) :], environment)
+            return self._wait_for_start(wait)
         self.process = subprocess.Popen(
             command, cwd=self.folder, env=environment, pass_fds=passed,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             preexec_fn=self.before_exec,
         )  # fmt: skip
+        return self._wait_for_start(wait)
+
+    def _wait_for_start(self, wait: bool) -> Manager:
         if wait:
             self.wait_for_line("ready on ")
         return self
