@@ -1,4 +1,4 @@
-"""The C compiler: what it lacks here, one run of it, all runs side by side.
+"""The C compiler: what is missing here, and the packages that bring it; its runs, side by side.
 
 Knows: how a compiler is called, what the packages are called that bring one. Must not know: the
 project's sources and outputs.

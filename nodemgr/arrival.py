@@ -1,6 +1,6 @@
-"""Run by the container runtime, on the node, when a container of an env is made.
+"""Tells the user of a container without glibc (musl, Alpine) that the client cannot work in it.
 
-It reports in the container that the client cannot be active there.
+The container runtime runs it on the node when a container of an env is made.
 
 Knows: how to recognise an image without glibc, where a container's own stderr is. Must not know:
 envs, the manager. It is a program of its own (`python -I -S arrival.py`, the container's state on

@@ -1,4 +1,4 @@
-"""The locations of the manager and the environments on this machine.
+"""Which run directory, and so which manager, a command means; where its environments are.
 
 Knows: the layout of the run directory, the variables that name one. Must not know: the readers and
 writers there.

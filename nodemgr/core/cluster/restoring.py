@@ -1,4 +1,4 @@
-"""A head whose store is a copy of an earlier time: what nodes know of it, and it does not.
+"""A head restored from a backup of its store: what nodes know of jobs, and it does not.
 
 Knows: rows, keys. Must not know: files; what an answer makes of a job that has its assignment
 (answers.py).

@@ -1,4 +1,4 @@
-"""Server-sent events: each viewer gets a snapshot of its view, then the changes.
+"""Server-sent events: each viewer gets a snapshot and changes; how many, and who is dropped.
 
 Knows: viewers by scope, the pace, which viewer is dropped. Must not know: HTTP headers, tokens'
 form. One view is asked for and compared for all viewers of a scope, and only while there are some.

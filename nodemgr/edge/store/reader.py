@@ -1,6 +1,6 @@
-"""Queries of the store's past, in a thread and on a connection of their own.
+"""Queries of the store's past: history, the sums of `report`, the use of GPUs by the minute.
 
-Long lists and sums thus do not block the loop.
+They have a thread and a connection of their own, so that long ones do not block the loop.
 
 Knows: the store's tables of past things, SQL. Must not know: the state, the asker, the form of an
 answer.
