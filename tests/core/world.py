@@ -74,6 +74,8 @@ class Node:
         self.now_ns = 1_000 * S
         self.wall_ns = WALL
         self.store: dict[tuple[str, str], Any] = {}
+        self._decoded: dict[tuple[str, str], tuple[Any, Any]] = {}
+        """Each row's text, and its value."""
         self.effects: list[Save | Publish | Effect] = []
         """The effects of the last event, and of the events that followed from it."""
         self.wakes = 0
@@ -130,8 +132,9 @@ class Node:
             self._ledgers_follow(transition)
             self.orders += [each for each in transition.effects if type(each) is LowerLimit]
             following = transition.then or self._ledger_answers()
-        assert self.restored().keys() == self.rows().keys()
-        assert self.restored() == self.rows()
+        restored, rows = self.restored(), self.rows()
+        assert restored.keys() == rows.keys()
+        assert restored == rows
         return self.effects
 
     def _step(self, event: events.Event) -> Transition:
@@ -223,13 +226,17 @@ class Node:
         return {(kind, key): value for kind, key, value in self.state.rows()}
 
     def restored(self) -> dict[tuple[str, str], object]:
-        """The store's rows as values."""
-        decoded = {
-            (kind, key): encoding.decode(kind, data) for (kind, key), data in self.store.items()
+        """The store's rows as values. A text is decoded once: nothing else has its value."""
+        kept = self._decoded
+        self._decoded = {
+            row: found
+            if (found := kept.get(row)) is not None and found[0] is data
+            else (data, encoding.decode(row[0], data))
+            for row, data in self.store.items()
         }
         return {
             row: value
-            for row, value in decoded.items()
+            for row, (_, value) in self._decoded.items()
             if row[0] != "record" or value.ended_wall_ns is None
         }
 
