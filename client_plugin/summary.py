@@ -6,6 +6,8 @@ Fields that an older manager does not have, and those that are null, are left ou
 
 from __future__ import annotations
 
+from client_plugin.verbs.presentation import tables
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
@@ -78,7 +80,7 @@ def waiting(request: Row, queue_length: Optional[int] = None) -> str:
 
 def reason(request: Row) -> str:
     """Why it waits."""
-    return str(request.get("reason") or "its turn comes next")
+    return tables.why(request) or "its turn comes next"
 
 
 def gib(size_bytes: int) -> str:

@@ -1,15 +1,22 @@
-"""The form of a message: a row of a table, and the line that is printed of it.
+"""The form of a message, a row of a table and the line that is printed of it; and of a reason.
 
 A line has three parts: the event, whose limit was met or which part is at fault, and the remedy.
-Knows: the grammar of a line. Must not know: any message, any exit code. The manager's core may
-import this module: it is values alone.
+
+A reason to wait is data until it is shown: clauses, each a form and its fields. A field whose name
+ends in `_minute` or `_second` is a wall time in seconds. Each face writes it in its own zone, to
+that precision. `entry` is the waiting entry; a face may name its array instead.
+
+Knows: the grammar of a line. Must not know: any message, any exit code, any clock. The manager's
+core may import this module: it is values alone.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional
+    from typing import Any, Callable, Dict, Iterable, List, Optional
+
+    Clause = List[Any]  # a form and its fields, as JSON has it
 
 
 class MessageLine(str):
@@ -116,6 +123,63 @@ def sentence(line: str) -> str:
     """The line with a full stop, and a capital where it does not begin with a name."""
     named = getattr(line, "begins_with_field", False)
     return (line if named else line[:1].upper() + line[1:]) + "."
+
+
+_ROWS: Dict[str, Part] = {}
+
+
+class Reason(str):
+    """The clauses, and as text their sentence with times in UTC."""
+
+    __slots__ = ("clauses",)
+    clauses: List[Clause]
+
+    def __new__(cls, clauses: List[Clause]) -> Reason:
+        reason = super().__new__(cls, sentence_of(clauses, utc))
+        reason.clauses = clauses
+        return reason
+
+
+def said(form: str, **fields: object) -> Reason:
+    """A reason of one clause."""
+    return Reason([[form, fields]])
+
+
+def joined(parts: Iterable[Reason]) -> Reason:
+    """The clauses of all parts."""
+    return Reason([clause for part in parts for clause in part.clauses])
+
+
+def sentence_of(clauses: Iterable[Clause], clock: Callable[[int, bool], str]) -> str:
+    """`clock` writes a time, to the second or to the minute."""
+    return "; ".join([_filled(form, fields, clock) for form, fields in clauses])
+
+
+def _filled(form: str, fields: Dict[str, Any], clock: Callable[[int, bool], str]) -> str:
+    """A kept row, since most forms recur."""
+    row = _ROWS.get(form) or _ROWS.setdefault(form, Part(form))
+    times = [name for name in fields if name.endswith(("_minute", "_second"))]
+    if times:
+        shown = {name: clock(fields[name], name.endswith("_second")) for name in times}
+        fields = {**fields, **shown}
+    return row._text(fields)
+
+
+def reason_fields(text: Optional[str]) -> Dict[str, Any]:
+    """The fields of a reason in a row."""
+    return {"reason": text, "clauses": text.clauses if isinstance(text, Reason) else None}
+
+
+def placed(queue: str, position: int, ahead: int, why: str) -> str:
+    """`ahead`: the number in other queues that are served before it."""
+    others = f" (after {ahead} in other queues)" if ahead else ""
+    return f"place {position} in queue {queue}{others}: {why}"
+
+
+def utc(wall_s: int, to_seconds: bool) -> str:
+    """`14:05 UTC` of a wall time; to the second `14:05:10 UTC`."""
+    minutes, second = divmod(wall_s, 60)
+    return f"{minutes // 60 % 24:02}:{minutes % 60:02}{f':{second:02}' * to_seconds} UTC"
 
 
 def _joined(what: str, next: str) -> str:

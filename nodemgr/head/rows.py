@@ -21,9 +21,8 @@ from nodemgr.core.cluster.entities import (
 from nodemgr.core.cluster.gpu_shares import above_quota, used_of
 from nodemgr.core.cluster.state import QUEUE, ClusterState
 from nodemgr.core.model import array_rows, job_ids
-from nodemgr.core.model import messages as job_messages
 from nodemgr.core.model.entities import MS
-from nodemgr.core.views.job_rows import UNPLACED, exit_of
+from nodemgr.core.views.job_rows import exit_of, held, unplaced_for
 
 S = 1_000_000_000
 SHOWN_STATES = {ClusterStage.ASSIGNED: "queued"}
@@ -47,9 +46,8 @@ def living(
         **_spec(job),
         "id": array_rows.waiting(job),
         "request": None,
-        **UNPLACED,
+        **unplaced_for(why(state, job, silent_s)),
         "position": state.queue.position(job.job_id) if job.job_id in state.queue else None,
-        "reason": why(state, job, silent_s),
         "state": state_of(job),
         "node": None if row is None else row.node,
         "pids": [],
@@ -142,7 +140,7 @@ def why(state: ClusterState, job: ClusterJob, silent_s: int | None) -> str:
     if row is not None:
         return f"{row.node} has it, and begins it there" if row.began_ns is None else ""
     if job.stage is ClusterStage.HELD:
-        return job_messages.HELD(why=f"held by {job.held_by}", job=job.array)
+        return held(job.array, f"held by {job.held_by}")
     if job.stage is ClusterStage.DEPENDENCY:
         return f"waits for {', '.join(job.after[:5])} to end well"
     head = state.counters[""]

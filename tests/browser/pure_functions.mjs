@@ -283,6 +283,20 @@ test("jobs of one array and state are one row; others stay as they are", () => {
   assert.equal(found[3], rows[4]);
 });
 
+test("a reason has the times of the browser, and the array in place of its job", () => {
+  const now = Date.UTC(2026, 10, 22, 14, 0, 0) / 1000;
+  const clauses = [
+    ["paused until {until_second}", { until_second: now }],
+    ["{task} holds it since {since_minute} (unhold {entry})", { task: "{entry}", since_minute: now, entry: "j1.0" }],
+  ];
+  const row = { id: "j1.0", state: "paused", reason: "as sent", clauses };
+  const told = (entry) => `paused until 14:00:00 UTC; {entry} holds it since 14:00 UTC (unhold ${entry})`;
+  assert.equal(format.reason(row, now), told("j1.0"));
+  const [together] = merge.foldArrays([row, { ...row, id: "j1.1" }]);
+  assert.equal(format.reason(together, now), told("j1"));
+  assert.equal(format.reason({ reason: "as sent", clauses: null }, now), "as sent");
+});
+
 test("two tasks of one environment stand in two lanes at any scale", () => {
   for (const until of [100, 1e4, 1e6]) {
     const two = [lease(1, "a", 10, 20), lease(2, "a", 12, 22)];

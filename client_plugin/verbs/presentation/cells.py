@@ -5,6 +5,7 @@ Knows: the fields of a row. Must not know: the table in which a cell stands.
 
 from __future__ import annotations
 
+from client_plugin.messages import form
 from client_plugin.verbs.presentation import tables
 from client_plugin.verbs.presentation.tables import TableRow
 
@@ -277,18 +278,13 @@ def nodes(group: Sequence[TableRow]) -> Optional[str]:
 
 
 def _array(group: Sequence[TableRow]) -> TableRow:
-    """The first row, with the array's name in place of the job's, and the greatest peak.
-
-    The name is replaced also in the order that the row's reason proposes.
-    """
+    """The first row, with the array's name in place of the job's, and the greatest peak."""
     first = group[0]
-    array = first["id"].partition(".")[0]
-    reason = first["reason"].replace(
-        f"nodemgr queue unhold {first['id']}", f"nodemgr queue unhold {array}"
-    )
+    entry = first["id"].partition(".")[0]
+    clauses = [(text, {**fields, "entry": entry}) for text, fields in first.get("clauses") or ()]
     peak_bytes = max([row.get("peak_bytes") or 0 for row in group]) or None
     return {
-        **first, "id": together(group, "id"), "reason": reason,
+        **first, "id": together(group, "id"), "clauses": clauses,
         "jobs": sum(row.get("jobs", 1) for row in group), "node": nodes(group),
         "peak_bytes": peak_bytes, "utilization_percent": None,
     }  # fmt: skip
@@ -299,8 +295,7 @@ def placed(row: TableRow) -> str:
     why = tables.why(row) or "its turn comes next"
     if row["position"] is None:  # a job of a cluster
         return why
-    others = f" (after {row['ahead']} in other queues)" if row.get("ahead") else ""
-    return f"place {row['position']} in queue {row['priority']}{others}: {why}"
+    return form.placed(row["priority"], row["position"], row.get("ahead") or 0, why)
 
 
 def standing(row: TableRow) -> str:
@@ -311,7 +306,7 @@ def standing(row: TableRow) -> str:
         about = f" (starts about {start}, an estimate)" if start else ""
         return f"{placed(row)}{about}"
     if state in ("held", "paused", "after"):
-        return str(row["reason"])
+        return tables.why(row)
     if state in RUNS:
         since = tables.wall_time(row["started"] * 10**9 if row["started"] else None)
         return f"{state} since {since}" if since else str(state)

@@ -13,6 +13,7 @@ import sys
 import time
 
 from client_plugin import units
+from client_plugin.messages.form import sentence_of
 from client_plugin.ways import terminal
 
 TYPE_CHECKING = False
@@ -251,10 +252,10 @@ def why(row: TableRow) -> str:
     """The reason why a request waits.
 
     Times have the form of the other columns. A GPU that an elastic task is asked to leave for the
-    request stands behind the reason.
+    request stands behind the reason. An older manager names no clauses.
     """
-    reason = row["reason"]
-    reason = re.sub(UTC, _local, reason) if "UTC" in reason else reason
+    found = row.get("clauses")
+    reason = sentence_of(found, _clock) if found else row["reason"] or ""
     return "; ".join([reason, *map(_received, row.get("receives") or ())])
 
 
@@ -265,14 +266,8 @@ def _received(coming: TableRow) -> str:
     )
 
 
-UTC = "([0-9]{2}):([0-9]{2})((?::[0-9]{2})?) UTC"
-"""The form of times in the manager's reasons, which is the same for all readers."""
-
-
-def _local(found: re.Match[str]) -> str:
-    here = time.localtime()
-    minutes = int(found[1]) * 60 + int(found[2]) + here.tm_gmtoff // 60
-    return f"{minutes // 60 % 24:02}:{minutes % 60:02}{found[3]} {here.tm_zone}"
+def _clock(wall_s: int, to_seconds: bool) -> str:
+    return local_time("%H:%M:%S" if to_seconds else "%H:%M", wall_s)
 
 
 def gpu_list(indices: Sequence[object] | None) -> str:

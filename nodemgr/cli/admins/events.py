@@ -169,6 +169,8 @@ def _line(event: tables.TableRow, now: str | None) -> str:
     """`now`: for a terminal, which has room for a shorter form: no date of today."""
     hidden = ENVELOPE | (BY_INDEX if "gpu_indices" in event else set())
     hidden |= WARNING if "by" in event else set()
+    if "clauses" in event:
+        event = {**event, "reason": tables.why(event), "clauses": None}
     own = {
         _name(key): _value(key, value)
         for key, value in event.items()

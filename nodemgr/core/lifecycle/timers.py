@@ -65,11 +65,7 @@ def _stalled_too_long(draft: Draft, task_id: str) -> None:
         job = draft.jobs[task.job_id]
         if job.then is None:
             _, since_wall_ns = draft.silent_jobs[task_id]
-            why = (
-                f"all its processes were silent since {reasons.clock_s(since_wall_ns)}, and "
-                "`stalled` is `kill`"
-            )
-            jobs.stop(draft, job, JobState.FAILED, why)
+            jobs.stop(draft, job, JobState.FAILED, reasons.killed_as_stalled(since_wall_ns))
     elif task is not None:
         draft.schedule(("kill", task_id), None)
         for process in (draft.processes[key] for key in task.processes):

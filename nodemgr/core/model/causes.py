@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 
+from client_plugin.messages.form import Reason, placed, reason_fields
 from nodemgr.core.model.values import value
 
 
@@ -56,14 +57,21 @@ class Standing:
     ahead: int
     """The number in other queues that are served before it."""
     cause: WaitCause
-    why: str
-    """The reason in words, without the place."""
+    why: Reason
+    """Without the place."""
 
     @property
     def line(self) -> str:
         """The line that its processes print."""
-        others = f" (after {self.ahead} in other queues)" if self.ahead else ""
-        return f"place {self.position} in queue {self.queue}{others}: {self.why}"
+        return placed(self.queue, self.position, self.ahead, self.why)
+
+    @property
+    def row(self) -> dict[str, object]:
+        """Its fields in a row or an event, but for the queue."""
+        return {
+            "position": self.position, "ahead": self.ahead, "cause": self.cause.value,
+            **reason_fields(self.why),
+        }  # fmt: skip
 
 
 LEASE_ENDS: dict[LeaseEnd, str] = {

@@ -1,7 +1,6 @@
-"""The messages of the core: refusals, reasons to wait, the ends of tasks and jobs.
+"""The messages of the core: refusals, the ends of tasks and jobs.
 
-A reason to wait is a Part: `nodemgr queue` prints it in a column, and the waiting line ends with
-it.
+A reason to wait is made at its place (scheduler/reasons.py), of clauses.
 """
 
 from __future__ import annotations
@@ -10,22 +9,6 @@ from client_plugin.messages.form import (
     Message,
     Part,
 )
-
-# -- reasons to wait --
-
-NEXT_KNOWN_END = Part("next known end {clock}: {env}/{job}, time limit")
-RESUME_NEEDS_ROOM = Part("{task} is suspended and needs {need} again on {gpus}, {free} free")
-ABOVE_NODE = Part(
-    "needs {gpus}, but the node has {fitting} in service for it ({others}): keeps no GPU, and takes"
-    " its place again when enough are back",
-)
-HELD = Part("{why} (nodemgr queue unhold {job})")
-SILENT_ON = Part(
-    "{env}/{task} holds {gpus} since {clock} and is silent: it is stopped, or runs another program",
-)
-GPU_LOST = Part("{gpus} lost")
-GPU_DRAINED = Part("{gpus} drained")
-TOO_SMALL = Part("{gpus} too small, or without memory to spare")
 
 # -- refusals of requests and submissions --
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import accumulate, islice
 from typing import NamedTuple
 
+from client_plugin.messages.form import Reason, said
 from nodemgr.core.leases import answers
 from nodemgr.core.model.causes import Standing, WaitCause
 from nodemgr.core.model.entities import Request, Uuid
@@ -78,7 +79,7 @@ class WaitReasons:
         """Service orders of the requests that keep GPUs."""
         self._reserved: dict[int, dict[Uuid, Request]] = {}
         """By n: the GPUs that the first n of them keep."""
-        self._said: dict[tuple[object, ...], tuple[PlacementResult, str]] = {}
+        self._said: dict[tuple[object, ...], tuple[PlacementResult, Reason]] = {}
 
     def standing(self, request: Request, position: int, ahead: int) -> Standing:
         """`position` in its queue; `ahead`: number in other queues served before it."""
@@ -146,15 +147,15 @@ class WaitReasons:
         alone = passes.result_beside(draft, self._scheduling_pass, request, {})
         return first if isinstance(alone.answer, Choice) else None
 
-    def _why(self, request: Request, is_last: bool, judged: Judged) -> str:
+    def _why(self, request: Request, is_last: bool, judged: Judged) -> Reason:
         """The reason, for people."""
         draft = self._draft
         if judged.cause is WaitCause.SET_ASIDE:
-            return (
-                "set aside, because the decision about it failed "
-                f"({draft.set_aside[request.request_id].why}): keeps no GPU, and is tried again "
-                "once it or a GPU has changed, at most once a minute. Please report this with the "
-                "manager's log"
+            return said(
+                "set aside, because the decision about it failed ({fault}): keeps no GPU, and is "
+                "tried again once it or a GPU has changed, at most once a minute. Please report "
+                "this with the manager's log",
+                fault=draft.set_aside[request.request_id].why,
             )
         if request.resumes is not None:
             assert judged.result is not None
@@ -165,9 +166,10 @@ class WaitReasons:
                 return reasons.nowhere(request, launch_hosts.why_down(draft, request.run.place))
             case WaitCause.UNCONFIRMED:
                 head = reasons.head_of(draft.jobs[request.job_id or ""])
-                return (
-                    f"waits for the word of {head}, which assigned it: the manager has started "
-                    "anew since then"
+                return said(
+                    "waits for the word of {head}, which assigned it: the manager has started anew "
+                    "since then",
+                    head=head,
                 )
             case WaitCause.ABOVE_QUOTA:
                 if (bound := host_use.beyond(draft, request)) is not None:
@@ -195,7 +197,7 @@ class WaitReasons:
             case _:
                 return self._shortage(request, is_last, judged)
 
-    def _short_of_host(self, request: Request) -> str:
+    def _short_of_host(self, request: Request) -> Reason:
         bound = host_use.short_of(self._draft, request.env, request.run)
         turns = self._scheduling_pass.host_turns
         before = turns.get(request.env) or turns.get("")
@@ -203,7 +205,7 @@ class WaitReasons:
             return reasons.behind_for_host(before)
         return reasons.at_once(request) if bound is None else reasons.short_of_host(request, bound)
 
-    def _shortage(self, request: Request, is_last: bool, judged: Judged) -> str:
+    def _shortage(self, request: Request, is_last: bool, judged: Judged) -> Reason:
         """The reason of a request that lacks GPUs or memory."""
         draft, result, reserved = self._draft, judged.result, judged.reserved
         assert result is not None

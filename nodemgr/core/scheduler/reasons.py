@@ -1,14 +1,14 @@
 """The words about a waiting request, for people: its need, the holders.
 
 Knows: English. Must not know: how a shortage was found (requests/matching.py), nor any clock:
-times are those of the rows, in UTC, so that the line changes only when the world does.
+times are those of the rows, so that a reason changes only when the world does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from client_plugin.messages.form import Part, notice, stated
+from client_plugin.messages.form import Reason, joined, notice, said, stated
 from nodemgr.core.model import messages
 from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.entities import (
@@ -41,31 +41,35 @@ from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.host_use import Bound
 
 SHOWN_HOLDERS = 3
-DAY_S = 86_400
 GIB = 1 << 30
+S = 1_000_000_000
+TOO_SMALL = "{gpus} too small, or without memory to spare"
+HOLDS = "{env}/{task} holds {gpus} since {since_minute}"
+SILENT = f"{HOLDS} and is silent: it is stopped, or runs another program"
+PARTED = f"{HOLDS}, and runs another program since {{parted_minute}}"
 
 
 def of_shortage(
     draft: Draft, request: Request, shortage: Shortage, ask: Ask, rows: Sequence[Candidate],
     reserved: Mapping[Uuid, Request], fewer: int | None,
-) -> str:  # fmt: skip
+) -> Reason:  # fmt: skip
     """Why the GPUs that there are do not do.
 
     `fewer`: a number of GPUs that would; None where none is known.
     """
-    instead: list[str] = [] if fewer is None else [f"`--gpus {fewer}` would start now"]
+    instead = [] if fewer is None else [said("`--gpus {fewer}` would start now", fewer=fewer)]
     if request.run.compute_percent is not None:
         rows = [_with_reserved_compute(draft, request, row) for row in rows]
-    short: str
     match shortage:
         case Shortage.QUOTA_MEMORY:
             left_bytes = max(0, ask.quota_remaining_bytes or 0)
             needs = [row.need_bytes for row in rows if not row.used and row.need_bytes]
             too_much = [need for need in needs if need > left_bytes]  # none: together they are
             need_bytes = min(too_much or needs, default=0)
-            short = (
-                f"needs {gib(need_bytes)} of {request.env}'s memory quota per GPU, "
-                f"{gib(left_bytes)} left: waits for {_holders_of_quota(draft, request.env)}"
+            short = said(
+                "needs {need} of {env}'s memory quota per GPU, {left} left: waits for {holders}",
+                need=gib(need_bytes), env=request.env, left=gib(left_bytes),
+                holders=_holders_of_quota(draft, request.env),
             )  # fmt: skip
             who = _next_known_end(draft, draft.env_tasks.members(request.env))
         case Shortage.LEDGER:
@@ -77,14 +81,14 @@ def of_shortage(
         case Shortage.OWN_GPUS:
             short = _short_of_own_gpus(draft, request, ask, rows)
             if request.run.memory_bytes is None and ask.reuse_below == 1 < ask.max_tasks_per_gpu:
-                instead.append("`--memory SIZE` would share a GPU where SIZE is free")
+                instead.append(said("`--memory SIZE` would share a GPU where SIZE is free"))
             who = _next_known_end(draft, draft.env_tasks.members(request.env))
         case Shortage.NODE:
             free = sum(qualifies(row, ask) and not row.reserved for row in rows)
             short = _short_of_gpus(request, ask, rows, free)
             who = _on_the_node(draft, request, ask, rows, reserved)
     # the most helpful part first: a terminal cuts the end off
-    return "; ".join([short, *instead, *who])
+    return joined([short, *instead, *who])
 
 
 def _holders_of_quota(draft: Draft, env: str) -> str:
@@ -102,18 +106,15 @@ def _holders_of_quota(draft: Draft, env: str) -> str:
 
 def _short_of_own_compute(
     request: Request, ask: Ask, rows: Sequence[Candidate]
-) -> tuple[str, set[Uuid]]:
-    """The words for what is missing, and the GPUs whose compute an earlier entry keeps."""
+) -> tuple[Reason, set[Uuid]]:
+    """The reason, and the GPUs whose compute an earlier entry keeps."""
     own = [row for row in rows if row.used]
     barred = {row.uuid for row in own if row.reserved and has_compute(row, ask)}
-    if barred:
-        return f"needs {ask.percent} % of the compute of GPUs that {request.env} holds", barred
     most = max((row.free_percent for row in own if not row.reserved), default=0)
-    return (
-        f"needs {ask.percent} % of the compute of GPUs that {request.env} holds, {most} % free: "
-        "waits for the tasks there",
-        barred,
-    )
+    form = "needs {percent} % of the compute of GPUs that {env} holds"
+    if not barred:
+        form += ", {most} % free: waits for the tasks there"
+    return said(form, percent=ask.percent, env=request.env, most=most), barred
 
 
 def _on_the_node(
@@ -122,7 +123,7 @@ def _on_the_node(
     ask: Ask,
     rows: Sequence[Candidate],
     reserved: Mapping[Uuid, Request],
-) -> list[str]:
+) -> list[Reason]:
     """The next known end, who holds the GPUs that the request may not have, and those it avoids."""
     fitting = [row for row in rows if qualifies(row, ask)]
     passed = {row.uuid for row in rows if row.used} | {
@@ -140,12 +141,11 @@ def _on_the_node(
         gpu.uuid: gpu.index for gpu in draft.gpus.values() if gpu.usable and gpu.uuid in avoided
     }
     others = {uuid for uuid in draft.gpus if uuid not in passed | failed.keys()}
-    said = [*_next_known_end(draft, in_the_way), *_holders(draft, others, spared)]
+    found = [*_next_known_end(draft, in_the_way), *_holders(draft, others, spared)]
     if failed:
-        said.append(
-            f"{numbered(sorted(failed.values()))} failed under an earlier attempt of this job"
-        )
-    return said
+        where = numbered(sorted(failed.values()))
+        found.append(said("{gpus} failed under an earlier attempt of this job", gpus=where))
+    return found
 
 
 def _with_reserved_compute(draft: Draft, request: Request, row: Candidate) -> Candidate:
@@ -157,7 +157,7 @@ def _with_reserved_compute(draft: Draft, request: Request, row: Candidate) -> Ca
 
 def _short_of_own_memory(
     draft: Draft, request: Request, rows: Sequence[Candidate]
-) -> tuple[str, set[Uuid]]:
+) -> tuple[Reason, set[Uuid]]:
     """The beginning of the line, and the GPUs where others have the room of suspended tasks."""
     asked = "its share" if request.run.memory_bytes is None else gib(request.run.memory_bytes)
     lacking = [row for row in rows if not row.has_free]
@@ -166,23 +166,19 @@ def _short_of_own_memory(
     }
     if parked:
         where = numbered(sorted(parked.values()))
-        short = (
-            f"needs {asked} on {where}, where {request.env}'s suspended tasks gave their room to "
-            "others"
+        form = "needs {memory} on {gpus}, where {env}'s suspended tasks gave their room to others"
+    elif any(row.used for row in lacking):
+        where = ""
+        form = (
+            "needs {memory} free on a GPU that {env} holds: waits for its own tasks to free memory"
         )
-        return short, set(parked)
-    if any(row.used for row in lacking):
-        return (
-            f"needs {asked} free on a GPU that {request.env} holds: waits for its own tasks to "
-            "free memory",
-            set(),
+    else:
+        where = numbered(sorted(row.number for row in lacking))
+        form = (
+            "needs {memory} free on {gpus}, where processes of {env} that left their tasks still "
+            "have memory"
         )
-    where = numbered(sorted(row.number for row in lacking))
-    return (
-        f"needs {asked} free on {where}, where processes of {request.env} that left their tasks "
-        "still have memory",
-        set(),
-    )
+    return said(form, memory=asked, gpus=where, env=request.env), set(parked)
 
 
 def _has_no_room(draft: Draft, request: Request, row: Candidate) -> bool:
@@ -195,7 +191,9 @@ def _has_no_room(draft: Draft, request: Request, row: Candidate) -> bool:
     )
 
 
-def _short_of_own_gpus(draft: Draft, request: Request, ask: Ask, rows: Sequence[Candidate]) -> str:
+def _short_of_own_gpus(
+    draft: Draft, request: Request, ask: Ask, rows: Sequence[Candidate]
+) -> Reason:
     """The beginning of the line: a drained GPU that it would share, or all of its quota in use."""
     left = max(0, ask.quota_gpus - sum(row.used for row in rows))
     quota = ask.quota_gpus + ask.elsewhere
@@ -206,49 +204,50 @@ def _short_of_own_gpus(draft: Draft, request: Request, ask: Ask, rows: Sequence[
         if ask.elsewhere and gpu.drained
     ]
     if ask.reuse_below > 1 and drained and request.run.gpus <= left + shared + len(drained):
-        return (
-            f"needs {gpus(request.run.gpus)}; {request.env}'s quota of {quota} includes "
-            f"{numbered(sorted(drained))} (drained, no new task): waits for the tasks there, or an "
-            f"administrator runs `nodemgr gpu resume {min(drained)}` or raises the quota"
-        )
-    return (
-        f"needs {gpus(request.run.gpus)} of the {quota} in {request.env}'s quota, {left} left: "
-        "waits for its own tasks"
-    )
+        return _needs(
+            request,
+            "; {env}'s quota of {quota} includes {drained} (drained, no new task): waits for the "
+            "tasks there, or an administrator runs `nodemgr gpu resume {first}` or raises the "
+            "quota",
+            env=request.env, quota=quota, drained=numbered(sorted(drained)), first=min(drained),
+        )  # fmt: skip
+    form = " of the {quota} in {env}'s quota, {left} left: waits for its own tasks"
+    return _needs(request, form, quota=quota, env=request.env, left=left)
 
 
-def _short_of_gpus(request: Request, ask: Ask, rows: Sequence[Candidate], free: int) -> str:
+def _short_of_gpus(
+    request: Request, ask: Ask, rows: Sequence[Candidate], free: int
+) -> Reason:
     """The beginning of the line: short of compute alone, or of GPUs."""
     else_fit = [row for row in rows if qualifies(row._replace(free_percent=WHOLE_PERCENT), ask)]
     lacks_compute = sum(qualifies(row, ask) for row in rows) < request.run.gpus <= len(else_fit)
     if not lacks_compute:
-        return f"needs {gpus(request.run.gpus)}, {free} free"
+        return _needs(request, ", {free} free", free=free)
     most = max((row.free_percent for row in else_fit if not row.reserved), default=0)
+    more = ", at most {most} % free on any GPU"
     if most >= ask.percent:
-        return (
-            f"needs {gpus(request.run.gpus)} with {ask.percent} % of the compute free on each, and "
-            f"finds {gpus(free)}"
-        )
-    return (
-        f"needs {gpus(request.run.gpus)} with {ask.percent} % of the compute free, at most {most} "
-        "% free on any GPU"
-    )
+        more = " on each, and finds {found}"
+    form = f" with {{percent}} % of the compute free{more}"
+    return _needs(request, form, percent=ask.percent, found=gpus(free), most=most)
+
+
+def _needs(request: Request, form: str, **fields: object) -> Reason:
+    return said("needs {need}" + form, need=gpus(request.run.gpus), **fields)
 
 
 def of_resume(
     draft: Draft, request: Request, rows: Sequence[Candidate], reserved: Mapping[Uuid, Request]
-) -> str:
+) -> Reason:
     """The line of a suspended task that waits for its memory on its GPUs."""
     assert request.resumes is not None
     task = draft.tasks[request.resumes]
     if task.suspension is not Suspension.SUSPENDED:
-        return f"{task.task_id} is resumed when its suspension has ended"
+        return said("{task} is resumed when its suspension has ended", task=task.task_id)
     limit = draft.config.max_tasks_per_gpu
     lost = [row.number for row in rows if not draft.gpus[row.uuid].healthy]
     if lost:
-        return (
-            f"{task.task_id} is suspended and waits for {numbered(lost)}, which the node has lost"
-        )
+        form = "{task} is suspended and waits for {gpus}, which the node has lost"
+        return said(form, task=task.task_id, gpus=numbered(lost))
     roomless = [
         row
         for row in rows
@@ -258,34 +257,35 @@ def of_resume(
     ]
     short = roomless or [row for row in rows if not placement.has_share(draft, task, row)]
     if not short:
-        return f"{task.task_id} is resumed at once"
+        return said("{task} is resumed at once", task=task.task_id)
     names = numbered(row.number for row in short)
     needs = (
-        messages.RESUME_NEEDS_ROOM(
+        said(
+            "{task} is suspended and needs {need} again on {gpus}, {free} free",
             task=task.task_id,
             gpus=names,
             need=gib(max(row.need_bytes for row in short)),
             free=gib(max(0, min(row.remaining_bytes for row in short))),
         )
         if roomless
-        else (
-            f"{task.task_id} is suspended and needs {task.granted_percent or WHOLE_PERCENT} % of "
-            f"the compute of {names} again"
+        else said(
+            "{task} is suspended and needs {percent} % of the compute of {gpus} again",
+            task=task.task_id,
+            gpus=names,
+            percent=task.granted_percent or WHOLE_PERCENT,
         )
     )
-    return "; ".join([needs, *_holders(draft, {row.uuid for row in short}, reserved)])
+    return joined([needs, *_holders(draft, {row.uuid for row in short}, reserved)])
 
 
-def behind(request: Request, before: Request) -> str:
-    return (
-        f"needs {gpus(request.run.gpus)}; {before.job_id or before.request_id} of its own "
-        "environment comes first"
-    )
+def behind(request: Request, before: Request) -> Reason:
+    first = before.job_id or before.request_id
+    return _needs(request, "; {first} of its own environment comes first", first=first)
 
 
-def nowhere(request: Request, why: str) -> str:
-    """The line of a job with a launch host that is down."""
-    return f"needs {gpus(request.run.gpus)}; {why}" if request.run.gpus else why
+def nowhere(request: Request, why: str) -> Reason:
+    """Of a job with a launch host that is down."""
+    return _needs(request, "; {why}", why=why) if request.run.gpus else said("{why}", why=why)
 
 
 def head_of(job: Job) -> str:
@@ -302,37 +302,49 @@ def of_head(job: Job) -> str:
     )
 
 
-def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> str:
-    """The line of a request that waited before its env's quota fell below its need."""
+def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> Reason:
+    """Of a request that waited before its env's quota fell below its need."""
     if request.run.gpus > quota_gpus:
-        return (
-            f"needs {gpus(request.run.gpus)}, but the quota of {request.env} is {quota_gpus} now: "
-            "waits until an admin raises it"
-        )
-    return (
-        f"needs {gib(request.run.memory_bytes or 0)} per GPU, but {request.env} may have at most "
-        f"{gib(limit_bytes)} now: waits until an admin raises its quota"
-    )
+        form = ", but the quota of {env} is {quota} now: waits until an admin raises it"
+        return _needs(request, form, env=request.env, quota=quota_gpus)
+    return said(
+        "needs {need} per GPU, but {env} may have at most {most} now: waits until an admin raises "
+        "its quota",
+        need=gib(request.run.memory_bytes or 0), env=request.env, most=gib(limit_bytes),
+    )  # fmt: skip
 
 
-def above_node(draft: Draft, request: Request) -> str:
-    """The line of a request that needs more GPUs than are in service."""
+def above_node(draft: Draft, request: Request) -> Reason:
+    """Of a request that needs more GPUs than are in service."""
     quota, named_bytes = draft.envs[request.env].quota, request.run.memory_bytes or 0
-    of_lines: dict[tuple[Part, str], list[int]] = {}
+    out: dict[Reason, list[int]] = {}
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
         if named_bytes > accounting.full_grant(quota, gpu):
-            of_lines.setdefault((messages.TOO_SMALL, ""), []).append(gpu.index)
+            out.setdefault(said(TOO_SMALL, gpus=""), []).append(gpu.index)
         elif not gpu.usable:
-            row = messages.GPU_DRAINED if gpu.healthy else messages.GPU_LOST
-            of_lines.setdefault((row, lent_note(draft, gpu)), []).append(gpu.index)
-    out = sum(map(len, of_lines.values()))
-    return messages.ABOVE_NODE(
-        gpus=gpus(request.run.gpus),
-        fitting=len(draft.gpus) - out,
-        others="; ".join(
-            row(gpus=numbered(indices)) + note for (row, note), indices in of_lines.items()
-        ),
+            out.setdefault(_out_of_service(draft, gpu), []).append(gpu.index)
+    return _needs(
+        request,
+        ", but the node has {fitting} in service for it ({others}): keeps no GPU, and takes its "
+        "place again when enough are back",
+        fitting=len(draft.gpus) - sum(map(len, out.values())),
+        others=joined(_of_gpus(out)),
     )
+
+
+def _out_of_service(draft: Draft, gpu: Gpu) -> Reason:
+    if not gpu.healthy:
+        return said("{gpus} lost", gpus="")
+    return said("{gpus} drained{note}", gpus="", note=lent_note(draft, gpu))
+
+
+def _of_gpus(rows: Mapping[Reason, Sequence[int]]) -> list[Reason]:
+    """Each reason with the names of its GPUs."""
+    return [
+        said(form, **{**fields, "gpus": numbered(indices)})
+        for reason, indices in rows.items()
+        for form, fields in reason.clauses
+    ]
 
 
 def lent_note(draft: Draft, gpu: Gpu) -> str:
@@ -342,17 +354,17 @@ def lent_note(draft: Draft, gpu: Gpu) -> str:
     return f": {record.why}" if is_lent and record is not None else ""
 
 
-def share_above_quota(refusal: str) -> str:
-    """The line of a request that waited before its env's class or share fell below its own."""
-    return f"waits until an admin raises its quota: {refusal}"
+def share_above_quota(refusal: str) -> Reason:
+    """Of a request that waited before its env's class or share fell below its own."""
+    return said("waits until an admin raises its quota: {refusal}", refusal=refusal)
 
 
-def at_once(request: Request) -> str:
-    return f"needs {gpus(request.run.gpus)}; has its turn at once"
+def at_once(request: Request) -> Reason:
+    return _needs(request, "; has its turn at once")
 
 
-def away(request: Request) -> str:
-    return f"needs {gpus(request.run.gpus)}; its process is disconnected"
+def away(request: Request) -> Reason:
+    return _needs(request, "; its process is disconnected")
 
 
 def refusal(code: DenyCode, env: str, quota_gpus: int, asked: int, node_gpus: int) -> str:
@@ -507,11 +519,12 @@ def too_large_jobs(env: str, there_bytes: int, added_bytes: int, limit_bytes: in
     )
 
 
-def cpu_jobs(whose: str, running: int, setting: str) -> str:
-    return (
-        f"jobs of {whose} without a GPU: {running} run, as many as may ({setting}); waits for one "
-        "of them to end"
-    )
+def cpu_jobs(whose: str, running: int, setting: str) -> Reason:
+    return said(
+        "jobs of {whose} without a GPU: {running} run, as many as may ({setting}); waits for one "
+        "of them to end",
+        whose=whose, running=running, setting=setting,
+    )  # fmt: skip
 
 
 def _size(size_bytes: int) -> str:
@@ -544,22 +557,25 @@ def host_above(run: RunSpec, bound: Bound) -> str:
     )
 
 
-def short_of_host(request: Request, bound: Bound) -> str:
-    asked = _host(bound, request.run.host_memory_bytes if bound.is_memory else request.run.cpus)
-    jobs = (
-        f"needs {asked}; jobs of {bound.env or 'this node'} reserve "
-        f"{_host(bound, bound.used - bound.suspended_bytes)} of {_host(bound, bound.most)}"
+def short_of_host(request: Request, bound: Bound) -> Reason:
+    more = (
+        ", and suspended tasks have {suspended} of GPU memory there; waits for a job to end or a "
+        "task to resume"
+        if bound.suspended_bytes
+        else "; waits for one of them to end"
     )
-    if bound.suspended_bytes:
-        return (
-            f"{jobs}, and suspended tasks have {_size(bound.suspended_bytes)} of GPU memory there; "
-            "waits for a job to end or a task to resume"
-        )
-    return f"{jobs}; waits for one of them to end"
+    return said(
+        "needs {need}; jobs of {whose} reserve {used} of {most}" + more,
+        need=_host(bound, request.run.host_memory_bytes if bound.is_memory else request.run.cpus),
+        whose=bound.env or "this node",
+        used=_host(bound, bound.used - bound.suspended_bytes),
+        most=_host(bound, bound.most),
+        suspended=_size(bound.suspended_bytes),
+    )
 
 
-def behind_for_host(before: Request) -> str:
-    return f"an earlier job, {before.job_id}, waits for CPUs or host memory"
+def behind_for_host(before: Request) -> Reason:
+    return said("an earlier job, {first}, waits for CPUs or host memory", first=before.job_id)
 
 
 def held_by(by: str) -> str:
@@ -607,22 +623,35 @@ def awaits_gpu_report(job: Job) -> bool:
     return last.number == job.attempt and last.cause is Cause.OWN
 
 
-def paused(job: Job) -> str:
-    """The line of a job that is to be queued again, or to be judged."""
-    until = clock_s(job.resumes_wall_ns or 0)
+def paused(job: Job) -> Reason:
+    """Of a job that is to be queued again, or to be judged."""
     if awaits_gpu_report(job):
-        return (
-            f"{job.why}: counts as the job's own failure at {until}, unless the driver reports a "
+        form = (
+            "{why}: counts as the job's own failure at {until_second}, unless the driver reports a "
             "GPU fault"
         )
-    if job.interruptions > 1:
-        return (
-            f"paused until {until}, then back at its place: {job.why}, interruption "
-            f"{job.interruptions} in a row (nodemgr queue unhold {job.job_id} ends the pause)"
+    else:
+        form = (
+            "paused until {until_second}, then back at its place: {why}"
+            f"{', interruption {count} in a row' if job.interruptions > 1 else ''}"
+            " (nodemgr queue unhold {entry} ends the pause)"
         )
-    return (
-        f"paused until {until}, then back at its place: {job.why} (nodemgr queue unhold "
-        f"{job.job_id} ends the pause)"
+    return said(
+        form, why=job.why, until_second=(job.resumes_wall_ns or 0) // S, entry=job.job_id,
+        count=job.interruptions,
+    )  # fmt: skip
+
+
+def killed_as_stalled(since_wall_ns: int) -> Reason:
+    form = "all its processes were silent since {since_second}, and `stalled` is `kill`"
+    return said(form, since_second=since_wall_ns // S)
+
+
+def stalled(since_wall_ns: int) -> Reason:
+    """Of a job that runs."""
+    return said(
+        "stalled since {since_second}: its processes are stopped or frozen; it keeps its GPUs",
+        since_second=since_wall_ns // S,
     )
 
 
@@ -710,22 +739,19 @@ def audit_note(draft: Draft, row: Violation) -> str:
     )
 
 
-def _holders(draft: Draft, barred: Container[Uuid], spared: Mapping[Uuid, Request]) -> list[str]:
+def _holders(
+    draft: Draft, barred: Container[Uuid], spared: Mapping[Uuid, Request]
+) -> list[Reason]:
     """The holders of the GPUs that the request cannot have, each once, with its GPUs."""
-    held: dict[str, tuple[Gpu, list[int]]] = {}
+    held: dict[Reason, list[int]] = {}
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
         if gpu.uuid in barred:
-            same = _holder(draft, gpu, spared.get(gpu.uuid), "")
-            held.setdefault(same, (gpu, []))[1].append(gpu.index)
-    lines: list[str] = [
-        _holder(draft, gpu, spared.get(gpu.uuid), numbered(indices))
-        for gpu, indices in held.values()
-    ]
-    more = len(lines) - SHOWN_HOLDERS
-    return lines if more <= 0 else [*lines[:SHOWN_HOLDERS], f"and {more} more"]
+            held.setdefault(_holder(draft, gpu, spared.get(gpu.uuid)), []).append(gpu.index)
+    found, more = _of_gpus(held), len(held) - SHOWN_HOLDERS
+    return found if more <= 0 else [*found[:SHOWN_HOLDERS], said("and {more} more", more=more)]
 
 
-def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
+def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[Reason]:
     """The first known end of these tasks, by their time limits; empty: none is known."""
     ends = [
         (task.since_wall_ns + limit_ms * MS, task)
@@ -737,44 +763,36 @@ def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
     # Of equal ends always the same one: another at each pass would change the line for nothing.
     end_wall_ns, task = min(ends, key=lambda end: (end[0], end[1].task_id))
     job = None if task.job_id is None else draft.jobs.get(task.job_id)
-    return [
-        messages.NEXT_KNOWN_END(
-            clock=clock(end_wall_ns),
-            env=task.env,
-            job=task.task_id if job is None else job.name or job.job_id,
-        )
-    ]
+    name = task.task_id if job is None else job.name or job.job_id
+    form = "next known end {end_minute}: {env}/{task}, time limit"
+    return [said(form, end_minute=end_wall_ns // S, env=task.env, task=name)]
 
 
-def _holder(draft: Draft, gpu: Gpu, before: Request | None, names: str) -> str:
-    """`before`: the request for which this GPU is reserved; `names`: of GPUs with one holder."""
+def _holder(draft: Draft, gpu: Gpu, before: Request | None) -> Reason:
+    """`before`: the request for which this GPU is reserved. The names of the GPUs are left out."""
     if before is not None:
-        return f"{names} kept for {before.env}/{before.job_id or before.request_id}"
-    if not gpu.healthy:
-        return messages.GPU_LOST(gpus=names)
-    if gpu.drained:
-        return messages.GPU_DRAINED(gpus=names) + lent_note(draft, gpu)
+        first = before.job_id or before.request_id
+        return said("{gpus} kept for {env}/{first}", gpus="", env=before.env, first=first)
+    if not gpu.usable:
+        return _out_of_service(draft, gpu)
     there = [draft.tasks[task_id] for task_id in draft.gpu_tasks.members(gpu.uuid)]
     task = next((task for task in there if task.suspension is not Suspension.SUSPENDED), None)
     if task is not None:
-        name, since = task.job_id or task.task_id, clock(task.since_wall_ns)
+        fields: dict[str, object] = {
+            "env": task.env, "task": task.job_id or task.task_id, "gpus": "",
+            "since_minute": task.since_wall_ns // S,
+        }  # fmt: skip
         if task.state is TaskState.STALLED:
-            parted = [draft.parted.get(key) for key in task.processes]
-            known = [wall_ns for wall_ns in parted if wall_ns is not None]
-            if known and len(known) == len(parted):
-                return (
-                    f"{task.env}/{name} holds {names} since {since}, and runs another program "
-                    f"since {clock(max(known))}"
-                )
-            return messages.SILENT_ON(env=task.env, task=name, gpus=names, clock=since)
-        if task.task_id in draft.silent_jobs:
-            return messages.SILENT_ON(env=task.env, task=name, gpus=names, clock=since)
-        return f"{task.env}/{name} holds {names} since {since}"
+            parted = [draft.parted.get(key) or 0 for key in task.processes]
+            if parted and all(parted):
+                return said(PARTED, **fields, parted_minute=max(parted) // S)
+            return said(SILENT, **fields)
+        return said(SILENT if task.task_id in draft.silent_jobs else HOLDS, **fields)
     if draft.charged.get(gpu.uuid):
-        return f"{names} not yet free of a former task's memory"
+        return said("{gpus} not yet free of a former task's memory", gpus="")
     if draft.unbooked.get(gpu.uuid):
-        return f"{names} in use by programs without a lease"
-    return messages.TOO_SMALL(gpus=names)
+        return said("{gpus} in use by programs without a lease", gpus="")
+    return said(TOO_SMALL, gpus="")
 
 
 def gpus(count: int) -> str:
@@ -793,15 +811,3 @@ def gib(size_bytes: int) -> str:
 
 def mib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 20):.1f} MiB"
-
-
-def clock_s(wall_ns: int) -> str:
-    """`14:05:10 UTC` of a wall time."""
-    second = wall_ns // 1_000_000_000 % DAY_S
-    return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} UTC"
-
-
-def clock(wall_ns: int) -> str:
-    """`14:05 UTC` of a wall time."""
-    minute = wall_ns // 1_000_000_000 % DAY_S // 60
-    return f"{minute // 60:02}:{minute % 60:02} UTC"

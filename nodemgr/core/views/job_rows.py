@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from nodemgr.core.model import array_rows, job_ids, messages
+from client_plugin.messages.form import Reason, reason_fields, said
+from nodemgr.core.model import array_rows, job_ids
 from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.entities import (
     MS,
@@ -38,8 +39,11 @@ from nodemgr.core.state.node_state import State
 SECOND_NS = 1_000_000_000
 
 JobRow = dict[str, Any]
-UNPLACED: JobRow = {"position": None, "ahead": None, "cause": None}
-"""The standing of a job that stands in no queue."""
+
+
+def unplaced_for(reason: str | None) -> JobRow:
+    """The standing of an entry that stands in no queue."""
+    return {"position": None, "ahead": None, "cause": None, **reason_fields(reason)}
 
 
 def waiting(state: State, request: Request, placed: Standing, now_ns: int) -> JobRow:
@@ -59,7 +63,7 @@ def waiting(state: State, request: Request, placed: Standing, now_ns: int) -> Jo
         "env": request.env,
         **_wish(request.run),
         "priority": request.priority,
-        **standing(placed),
+        **placed.row,
         "state": job.state.value if job is not None else "waiting" if present else "away",
         "pids": [asker.pid for asker in request.askers if asker.pid is not None],
         "users": sorted({asker.user for asker in request.askers}) if job is None else [job.user],
@@ -71,13 +75,6 @@ def waiting(state: State, request: Request, placed: Standing, now_ns: int) -> Jo
         "resumes": None,
         "receives": _receives(state, request.request_id, now_ns),
     }
-
-
-def standing(of: Standing) -> JobRow:
-    """The place of a waiting entry, and why it waits."""
-    return {
-        "position": of.position, "ahead": of.ahead, "cause": of.cause.value, "reason": of.why,
-    }  # fmt: skip
 
 
 def _receives(state: State, request_id: str, now_ns: int) -> list[JobRow]:
@@ -183,8 +180,7 @@ def unplaced(state: State, job: Job) -> JobRow:
         "env": job.env,
         **_wish(job.run),
         "priority": job.priority,
-        **UNPLACED,
-        "reason": _reason(state, job),
+        **unplaced_for(_reason(state, job)),
         "state": job_state(state, job),
         "pids": [],
         "users": [job.user],
@@ -225,6 +221,10 @@ def predicted(rows: Iterable[PredictedRun]) -> list[JobRow]:
     ]
 
 
+def held(job_id: str, why: str) -> Reason:
+    return said("{why} (nodemgr queue unhold {entry})", why=why, entry=job_id)
+
+
 SHOWN_DEPENDENCIES = 5
 
 
@@ -232,10 +232,7 @@ def _reason(state: State, job: Job) -> str:
     """Why it stands where it stands; of a job that runs, nothing, unless it is stalled."""
     match job.state:
         case JobState.RUNNING if (silence := state.silent_jobs.get(job.task_id or "")) is not None:
-            return (
-                f"stalled since {reasons.clock_s(silence[1])}: its processes are stopped or "
-                "frozen; it keeps its GPUs"
-            )
+            return reasons.stalled(silence[1])
         case JobState.DEPENDENCY:
             named = ", ".join(job.after[:SHOWN_DEPENDENCIES])
             more = len(job.after) - SHOWN_DEPENDENCIES
@@ -245,7 +242,7 @@ def _reason(state: State, job: Job) -> str:
         case JobState.PAUSED:
             return reasons.paused(job)
         case JobState.HELD:
-            return messages.HELD(why=job.why or "held", job=job.job_id)
+            return held(job.job_id, job.why or "held")
         case JobState.STOPPING:
             return job.why
         case _:
@@ -334,9 +331,9 @@ def place(state: State, standings: notify.Standings, job: Job) -> JobRow:
     """
     request = state.requests.get(job.request_id or "")
     if request is None:
-        return {**UNPLACED, "reason": _reason(state, job)}
-    row = standing(standings.of(request))
-    return {**row, "position": row["position"] + job.queued_ns - request.queued_ns}
+        return unplaced_for(_reason(state, job))
+    placed = standings.of(request)
+    return {**placed.row, "position": placed.position + job.queued_ns - request.queued_ns}
 
 
 IsLeast = Callable[[int, int], bool]

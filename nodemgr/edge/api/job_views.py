@@ -203,7 +203,7 @@ class JobViews:
     def _stories(self, living: list[Job], ended: list[Ended]) -> Work[dict[str, Any]]:
         tails = len(living) + len(ended) == 1
         directories = self._directories([*living, *(row.job for row in ended)])
-        waits = {**job_rows.expectation(None, 0, 0), **job_rows.UNPLACED, "reason": ""}
+        waits = {**job_rows.expectation(None, 0, 0), **job_rows.unplaced_for("")}
         rows, index_of, is_least = [], self._index_of(), self._daemon.clock.is_least
         for start in range(0, len(ended), STORIES):
             for row in ended[start : start + STORIES]:

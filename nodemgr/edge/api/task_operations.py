@@ -180,9 +180,9 @@ class TaskOperations:
         request = state.requests.get(ends.resume_id(task_id))
         found = {"task": task_id, "suspension": self._suspension(task_id).value}
         if request is None:
-            return {**found, **job_rows.UNPLACED, "reason": None}
+            return {**found, **job_rows.unplaced_for(None)}
         standing = Standings(state, now_ns).of(request)
-        return {**found, "priority": standing.queue, **job_rows.standing(standing)}
+        return {**found, "priority": standing.queue, **standing.row}
 
     def _suspension(self, task_id: str) -> Suspension:
         task = self._daemon.state.tasks.get(task_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from client_plugin import waiting
+from client_plugin.messages.form import joined, reason_fields, said
 from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import terminal
+from nodemgr.core.views import job_rows
 
 COLUMNS = (
     Column("N", lambda row: row["n"], right=True),
@@ -94,6 +97,17 @@ def test_the_jobs_of_an_array_are_one_row_with_the_greatest_peak() -> None:
     assert cells.peak(together) == tables.size(3 << 30)
     assert cells.peak({**row, "peak_bytes": None}) is None
     assert together["utilization_percent"] is None
+
+
+def test_a_reason_names_the_array_in_place_of_its_job() -> None:
+    row = {"state": "held", "position": None, "peak_bytes": None, "utilization_percent": None}
+    rows = [
+        {**row, "id": one, **reason_fields(job_rows.held(one, "held by ann: j1.0 is bad"))}
+        for one in ("j1.0", "j1.1")
+    ]
+    (together,) = cells.folded(rows)
+    assert tables.why(together) == "held by ann: j1.0 is bad (nodemgr queue unhold j1)"
+    assert cells.standing(rows[1]) == "held by ann: j1.0 is bad (nodemgr queue unhold j1.1)"
 
 
 def test_the_forecast_of_a_task_has_what_was_predicted() -> None:
@@ -183,18 +197,23 @@ def test_a_narrow_terminal_leaves_out_what_can_be_spared(
 def test_times_in_the_managers_words_are_those_of_the_reader(
     monkeypatch: pytest.MonkeyPatch, zone: str, shown: tuple[str, str]
 ) -> None:
+    form = "next known end {end_minute}: {task}"
+    end = said(form, end_minute=82_200, task="bob/eval {text}")
+    reason = joined([said("needs 1 GPU"), end, said("paused until {a_second}", a_second=85_092)])
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        told = tables.why(
-            {"reason": "needs 1 GPU; next known end 22:50 UTC: bob/eval; paused until 23:38:12 UTC"}
-        )
+        told = tables.why({"clauses": json.loads(json.dumps(reason.clauses)), "reason": reason})
     finally:
         monkeypatch.undo()
         time.tzset()
+    assert reason == (
+        "needs 1 GPU; next known end 22:50 UTC: bob/eval {text}; paused until 23:38:12 UTC"
+    )
     end, until = shown
-    assert told == f"needs 1 GPU; next known end {end}: bob/eval; paused until {until}"
-    assert tables.why({"reason": "held by ann: j1"}) == "held by ann: j1"
+    assert told == f"needs 1 GPU; next known end {end}: bob/eval {{text}}; paused until {until}"
+    older = {"reason": "needs 1 GPU; next known end 22:50 UTC"}
+    assert tables.why(older) == older["reason"], "an older manager names no clauses"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from client_plugin.messages.form import said
 from nodemgr.core.model.causes import Standing, WaitCause
 from nodemgr.core.model.effects import SendWait, Unwatch, Watch
 from nodemgr.core.model.entities import DenyCode
@@ -23,13 +24,19 @@ def full_node(gpus: int = 1) -> Node:
 def test_a_request_that_cannot_be_served_waits_and_is_told_why() -> None:
     node = full_node()
     node.asks("alice", 10)
-    why = "needs 1 GPU, 0 free; bob/t1 holds GPU 0 since 22:13 UTC"
+    why = said("needs 1 GPU, 0 free; bob/t1 holds GPU 0 since 22:13 UTC")
     standing = Standing("normal", 1, 0, WaitCause.NODE, why)
     assert node.of(SendWait) == [SendWait(10, "a10", standing)]
     assert standing.line == f"place 1 in queue normal: {why}"
     assert node.of(Watch) == [Watch(key(10), 10)]
     waiting = node.published("task.waiting")[0]
     assert (waiting["task"], waiting["position"], waiting["gpus_wanted"]) == ("r2", 1, 1)
+    assert (waiting["cause"], waiting["ahead"], waiting["reason"]) == ("node", 0, why)
+    need, holder = waiting["clauses"]
+    assert need == ["needs {need}, {free} free", {"need": "1 GPU", "free": 0}]
+    assert holder[1] == {
+        "env": "bob", "task": "t1", "gpus": "GPU 0", "since_minute": node.wall_ns // S,
+    }  # fmt: skip
 
 
 def test_a_request_that_named_no_number_is_told_with_how_many_it_would_start_now() -> None:

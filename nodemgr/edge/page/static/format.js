@@ -127,6 +127,14 @@ export function outcome(row) {
   return known(row.exit_code) ? `exit ${row.exit_code}` : NONE;
 }
 
+// Why a row waits, with its times in the browser's zone (client_plugin/messages/form.py).
+export function reason(row, now_s) {
+  const shown = (name, value) =>
+    /_(minute|second)$/.test(name) ? clock(value, now_s, name.endsWith("_second")) : value;
+  const filled = ([form, fields]) => form.replace(/\{(\w+)\}/g, (_, name) => shown(name, fields[name]));
+  return row.clauses?.map(filled).join("; ") ?? row.reason ?? "";
+}
+
 export function expectedStart(row, now_s) {
   if (!known(row?.expected_start)) return NONE;
   const spread_s = row.expected_spread_seconds;

@@ -3,7 +3,7 @@
 import { Table } from "./table.js";
 import { GpuGrid } from "./gpus.js";
 import { Keyed, button, copyOf, el, setAttribute, setHidden, setStyle, setText } from "./dom.js";
-import { NONE, gib, gibNumber, percent, visible, watts } from "./format.js";
+import { NONE, gib, gibNumber, percent, reason, visible, watts } from "./format.js";
 import { UNRECLAIMED, VIOLATIONS, hostUse, jobName, queueColumns, taskColumns } from "./columns.js";
 import { foldArrays, keyOf, totalsOf, unreclaimedKey } from "./merge.js";
 import { format } from "./routes.js";
@@ -75,7 +75,7 @@ export function queueTable(app, options) {
     columns: queueColumns(app.state.now, app.state.expected),
     keyOf: (row) => keyOf("queue", row),
     empty: "No request waits.",
-    group: (row) => row.reason,
+    group: (row) => reason(row, app.state.now()),
     fold: foldArrays,
     actions: (row) => withdrawal(app, row),
     ...options,

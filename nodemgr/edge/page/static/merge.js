@@ -126,7 +126,9 @@ export function foldArrays(rows) {
   return [...groups.values()].map((own) => {
     if (own.length === 1) return own[0];
     const jobs = own.reduce((sum, row) => sum + (row.jobs ?? 1), 0);
-    return { ...own[0], job: array(own[0]), indices: "*", jobs, folded: own.map((row) => row.id) };
+    const job = array(own[0]);
+    const clauses = own[0].clauses?.map(([form, fields]) => [form, { ...fields, entry: job }]);
+    return { ...own[0], job, clauses, indices: "*", jobs, folded: own.map((row) => row.id) };
   });
 }
 

@@ -6,7 +6,7 @@ import { historyColumns, hostUse, jobName } from "./columns.js";
 import { button, el, envName, setAttribute, setHidden, setText, told } from "./dom.js";
 import { field } from "./dialogs.js";
 import {
-  askedGpus, clock, duration, expectedStart, gib, list, outcome, ran, visible,
+  askedGpus, clock, duration, expectedStart, gib, list, outcome, ran, reason, visible,
 } from "./format.js";
 import { format, whole } from "./routes.js";
 
@@ -188,7 +188,7 @@ function facts(job, now) {
     ["User", job.user && told(job.user)],
     ["Queue", job.priority],
     ["Place", job.position && String(job.position)],
-    ["Why it waits", job.reason && told(job.reason)],
+    ["Why it waits", job.reason && told(reason(job, now))],
     ["Expected start", job.expected_start && expectedStart(job, now)],
     ["GPUs", askedGpus(job)],
     ["GPU memory", job.memory_named_bytes && gib(job.memory_named_bytes)],
