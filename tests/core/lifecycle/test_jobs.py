@@ -1100,6 +1100,13 @@ def test_a_queue_has_a_cap_for_jobs_and_for_waiters() -> None:
     )
 
 
+def test_a_queue_whose_cap_is_0_takes_nothing() -> None:
+    node = node_of(1, 1)
+    node.happens(events.SetQueue(QueueRow("normal", 200, 0, 0), "root", WALL))
+    words = "queue normal takes nothing at present, its cap is 0: name another queue"
+    assert refusal(node) == (DenyCode.QUEUE_FULL, words)
+
+
 def test_queues_are_set_and_removed() -> None:
     node = node_of(1, 1)
     submitted(node)
