@@ -190,6 +190,15 @@ def test_a_job_that_fails_on_a_lost_gpu_is_not_to_blame() -> None:
     assert node.job(job_id).state is JobState.FAILED, "this attempt had none that was lost"
 
 
+def test_an_attempt_that_ended_for_another_cause_beside_a_lost_gpu_has_that_reason() -> None:
+    node = node_of(2, 1)
+    job_id = running(node)
+    node.loses(0)
+    interrupted(node, job_id)
+    job = node.job(job_id)
+    assert (job.attempts[-1].cause, job.why) == (Cause.SUPERVISOR_LOST, "its supervisor was killed")
+
+
 def test_a_gpu_that_is_back_was_lost_all_the_same() -> None:
     node = node_of(2, 1)
     job_id = running(node)
