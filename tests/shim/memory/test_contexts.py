@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.shim.hooks.test_every_hook import new_pool
+from tests.shim.hooks.test_every_hook import green, new_pool
 from tests.shim.world import MIB, OUT_OF_MEMORY, World
 
 MakeWorld = Callable[..., World]
@@ -46,6 +46,15 @@ def test_an_estimate_is_no_more_than_the_gpu_lacks(make_world: MakeWorld) -> Non
     env = make_world(settings={"context_bytes": str(500 * MIB)})
     with env.probe():
         assert (env.used(), env.held()) == (64 * MIB, 0)
+
+
+def test_nor_that_of_a_primary_context_which_a_green_one_made(make_world: MakeWorld) -> None:
+    """It is measured beside the green one, whose own part stays as estimated."""
+    env = make_world(settings={"context_bytes": str(500 * MIB)})
+    with env.probe(started=False) as probe:
+        assert probe.cuInit(0) == 0
+        green(probe)
+        assert env.used() == 500 // 4 * MIB + env.node.books()[0].used_bytes
 
 
 @pytest.mark.parametrize("said", ["", "a lot", "-1", "1e9"])
