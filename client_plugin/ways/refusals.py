@@ -29,7 +29,7 @@ TYPED = {
 
 def refusal(answer: Mapping[str, Any]) -> str:
     """The line of an answer with `error`. One about an argument begins with what was typed."""
-    text, argument = str(answer["error"]), str(answer.get("argument"))
-    if argument in TYPED and text.startswith(f"{argument}: "):
-        text = TYPED[argument] + text[len(argument) :]
-    return relayed(text)
+    typed = TYPED.get(str(answer.get("argument")))
+    if typed is None or "fault" not in answer:  # or of a manager that has no fields of its line
+        return relayed(str(answer["error"]))
+    return relayed(f"{typed}: {answer['fault']}")

@@ -119,8 +119,10 @@ def test_a_key_is_known_again_by_the_next_manager(make_manager: Make) -> None:
     (refused,) = way.ask("job_submit_many", **{**order, "jobs": [{"argv": [], "key": "0" * 32}]})[
         "jobs"
     ]
-    line = "argv: names no command: name one after --"
-    assert refused == {"error": line, "code": "usage", "argument": "argv"}
+    fault = "names no command: name one after --"
+    assert refused == {
+        "error": f"argv: {fault}", "code": "usage", "argument": "argv", "fault": fault,
+    }  # fmt: skip
     for jobs in ([], [{}] * 257, {}):
         with pytest.raises(Fault, match="must be a list of 1 to 256 jobs"):
             way.ask("job_submit_many", **{**order, "jobs": jobs})

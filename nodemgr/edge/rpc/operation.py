@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from client_plugin import fields
 from client_plugin.fields import Field
-from client_plugin.messages.form import SpokenError, notice
+from client_plugin.messages.form import SpokenError, as_line, notice
 from client_plugin.units import format_duration
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.entities import TaskClass
@@ -39,15 +39,15 @@ class OperationError(SpokenError):
     """
 
     def __init__(self, what: str, next: str = "", code: str = "", argument: str = "") -> None:
-        """`argument`: the one that the line begins with."""
-        super().__init__(what, next, code)
-        self.code = code or self.line.code or "usage"
-        self.argument = argument
+        """`argument`: the one whose value `what` is about; the line begins with it."""
+        fault = as_line(what, next, code)
+        super().__init__(notice(f"{argument}: {fault}") if argument else fault)
+        self.code, self.argument = code or fault.code or "usage", argument
+        self.fields = {"argument": argument, "fault": fault} if argument else {}
 
     def answer(self) -> dict[str, Any]:
         """The fields of a refusal. A client names the argument as its user typed it."""
-        answer = {"error": str(self), "code": self.code}
-        return answer | {"argument": self.argument} if self.argument else answer
+        return {"error": str(self), "code": self.code, **self.fields}
 
 
 class Later:
@@ -128,8 +128,7 @@ def check_argument(name: str, parse: Callable[[object], Any], value: object) -> 
     try:
         return parse(value)
     except OperationError as error:
-        line = notice(f"{name}: {error}")
-        raise OperationError(line, code=error.code, argument=name) from None
+        raise OperationError(error.line, code=error.code, argument=name) from None
 
 
 # -- kinds of arguments --

@@ -43,8 +43,10 @@ def joined(said: Mapping[str, Any], parts: list[str]) -> Any:
         return _unreadable()
     if isinstance(refusal := said.get("refusal"), dict):
         error, code = str(refusal.get("error"))[:2_000], str(refusal.get("code") or "refused")
-        argument = str(refusal.get("argument") or "")
-        return OperationError(relayed(error), code=code, argument=argument)
+        if refusal.keys() >= {"argument", "fault"}:  # an earlier version has the first alone
+            fault, argument = str(refusal["fault"])[:2_000], str(refusal["argument"])
+            return OperationError(relayed(fault), code=code, argument=argument)
+        return OperationError(relayed(error), code=code)
     if isinstance(last := said.get("last"), str):
         try:
             return json.loads("".join([*parts, last]))

@@ -46,10 +46,13 @@ def test_each_of_these_options_is_one_of_a_verb() -> None:
 
 
 def test_an_answer_without_such_an_argument_stays_as_it_is() -> None:
-    assert refusal({"error": "for_ms: too long", "argument": "for_ms"}) == "--for: too long"
-    for other in (None, "cwd", "for", "gpus", 7, ["for_ms"]):
-        assert refusal({"error": "for_ms: no", "argument": other}) == "for_ms: no"
-    assert refusal({"error": "for_ms: no"}) == "for_ms: no"
+    answer = {"error": "for_ms: too long", "argument": "for_ms", "fault": "too long"}
+    assert refusal(answer) == "--for: too long"
+    for other in (None, "cwd", "for", 7, ["for_ms"]):
+        assert refusal({**answer, "argument": other}) == "for_ms: too long"
+    for key in ("argument", "fault"):
+        older = {name: value for name, value in answer.items() if name != key}
+        assert refusal(older) == "for_ms: too long"
 
 
 @pytest.fixture(scope="module")
