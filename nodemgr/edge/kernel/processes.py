@@ -20,7 +20,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -459,13 +458,6 @@ def read_within(path: str, size: int, timeout_s: float = TIMEOUT_S) -> bytes:
             return file.read(size) or b""
 
     return within(read, path, owner_of(path), timeout_s)
-
-
-def mappings(pid: int) -> str:
-    """The text of /proc/PID/maps. Raises OSError, TimeoutError among them."""
-    path = f"/proc/{pid}/maps"
-    read = partial(Path(path).read_text, errors="replace")
-    return within(read, path, owner_of(path), LONG_TIMEOUT_S)
 
 
 def owner_of(path: str) -> MemoryOwner:
