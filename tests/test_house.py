@@ -605,7 +605,6 @@ TESTED_ELSEWHERE = {
     "nodemgr/core/model/entities.py": "tests/core/model/test_encoding.py",
     "nodemgr/core/model/event_names.py": "tests/test_house.py",
     "nodemgr/core/model/events.py": "tests/core/test_machine.py",
-    "nodemgr/core/model/messages.py": "tests/test_messages.py",
     "nodemgr/core/placement/orders.py": "tests/core/scheduler/test_allocator.py",
     "nodemgr/core/placement/xids.py": "tests/core/lifecycle/test_gpu_records.py",
     "nodemgr/core/scheduler/preference.py": "tests/core/lifecycle/test_gpu_records.py",

@@ -19,20 +19,19 @@ import nodemgr.messages
 from client_plugin.messages.form import Message
 
 PACKAGES: tuple[ModuleType, ...] = (client_plugin.messages, nodemgr.messages)
-SINGLE_TABLES = ("nodemgr.core.model.messages",)
 FORM = "client_plugin.messages.form"
 FIELD = re.compile(r"\{(\w+)[^}]*\}")
 
 
 def tables() -> dict[str, dict[str, Message]]:
     """Module -> its rows by name, in the order of the source."""
-    names = [
+    names = {
         f"{package.__name__}.{module.name}"
         for package in PACKAGES
         for module in pkgutil.iter_modules(package.__path__)
-    ]
+    }
     found = {}
-    for name in sorted({*names, *SINGLE_TABLES} - {FORM}):
+    for name in sorted(names - {FORM}):
         module = importlib.import_module(name)
         found[name] = {key: row for key, row in vars(module).items() if isinstance(row, Message)}
     return found

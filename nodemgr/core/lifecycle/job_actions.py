@@ -13,7 +13,7 @@ from typing import Any
 
 from client_plugin.messages.form import Part, stated
 from nodemgr.core.lifecycle import jobs, queue_settings, submissions
-from nodemgr.core.model import array_rows, job_ids, messages
+from nodemgr.core.model import array_rows, job_ids
 from nodemgr.core.model.entities import (
     FINAL,
     HELD_OR_DEPENDENT,
@@ -99,11 +99,8 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
 
 
 def _being_ended(job: Job, _event: JobAction) -> str | None:
-    return (
-        messages.JOB_BEING_ENDED(job=job.job_id)
-        if job.state is JobState.STOPPING and job.then in FINAL
-        else None
-    )
+    is_over_soon = job.state is JobState.STOPPING and job.then in FINAL
+    return reasons.job_is_being_ended(job) if is_over_soon else None
 
 
 def _not_waiting(job: Job, _event: JobAction) -> str | None:
@@ -133,7 +130,7 @@ def _waits(job: Job, _event: JobAction) -> str | None:
             f"`nodemgr queue position {job.job_id}` says why",
             "refused",
         )
-    return messages.JOB_BEING_ENDED(job=job.job_id) if job.state is JobState.STOPPING else None
+    return reasons.job_is_being_ended(job) if job.state is JobState.STOPPING else None
 
 
 def _immovable(job: Job, event: MoveJob) -> str | None:
@@ -287,7 +284,7 @@ def requeue(draft: Draft, event: RequeueJob) -> None:
     if not living(draft, event.job_id) and objection(draft, event) is None:
         _run_again(draft, event)
     for job in _concerned(draft, event):
-        noted = jobs.noted(job, event.wall_ns, event.by, messages.WAS_REQUEUED())
+        noted = jobs.noted(job, event.wall_ns, event.by, "requeued")
         then = JobState.PAUSED if event.by_admin else JobState.QUEUED
         jobs.stop(draft, noted, then, f"{event.by} requeued it")
         draft.publish("job.requeued", {**jobs.facts(job), "by": event.by, "position": None})
@@ -307,7 +304,7 @@ def _run_again(draft: Draft, event: RequeueJob) -> None:
         rest = array_rows.split(event.row, job.job_id)[1]
         draft.history[event.row.job_id] = None if rest is None else Ended(rest, spec)
     job = replace(
-        jobs.noted(job, event.wall_ns, event.by, messages.WAS_REQUEUED()),
+        jobs.noted(job, event.wall_ns, event.by, "requeued"),
         why="",
         restarts=0,
         interruptions=0,

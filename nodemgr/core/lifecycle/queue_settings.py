@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from client_plugin.messages.form import notice, stated
-from nodemgr.core.model import messages
+from client_plugin.messages.form import Message, notice, stated
 from nodemgr.core.model.entities import QueueRow, Quota
 from nodemgr.core.model.events import RemoveQueue, SetQueue
 from nodemgr.core.model.values import terms
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.node_state import State
+
+NEGATIVE_RESTARTS = Message("a number of restarts must be 0 or more", code="usage")
 
 
 def rows(book: State) -> dict[str, QueueRow]:
@@ -39,7 +40,7 @@ def objection(state: State, event: SetQueue | RemoveQueue) -> str | None:
     """Why it cannot be done."""
     if isinstance(event, SetQueue):
         if event.row.max_restarts < 0:
-            return messages.NEGATIVE_RESTARTS()
+            return NEGATIVE_RESTARTS()
         return (
             notice("a queue's cap must be 0 or more", code="refused")
             if event.row.cap is not None and event.row.cap < 0

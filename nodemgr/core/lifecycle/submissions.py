@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from client_plugin.messages.form import Message, stated
 from nodemgr.core.lifecycle import assignments, jobs, queue_settings
-from nodemgr.core.model import array_rows, effects, job_ids, messages
+from nodemgr.core.model import array_rows, effects, job_ids
 from nodemgr.core.model.entities import (
     AWAITED_BYTES,
     JOB_ROW_BYTES,
@@ -148,7 +148,7 @@ SENSELESS: tuple[tuple[Message, Callable[[Submission, RunSpec], bool]], ...] = (
         ),
     ),
     (
-        messages.NEGATIVE_RESTARTS,
+        queue_settings.NEGATIVE_RESTARTS,
         lambda submission, _: submission.max_restarts is not None and submission.max_restarts < 0,
     ),
     (

@@ -1,4 +1,4 @@
-"""Plain values: entities, events, effects, names, messages, schema of the tables, encoding of rows.
+"""Plain values: entities, events, effects, names, schema of the tables, encoding of rows.
 
 May import: the standard library's pure modules, client_plugin.messages.form.
 """

@@ -11,7 +11,6 @@ from client_plugin.messages.form import stated
 from nodemgr.core.elastic import workers
 from nodemgr.core.leases import answers, begins, stalls
 from nodemgr.core.lifecycle import queue_settings, waiting
-from nodemgr.core.model import messages
 from nodemgr.core.model.entities import (
     MS,
     Asker,
@@ -44,6 +43,7 @@ from nodemgr.core.state import elastic_leases
 from nodemgr.core.state.draft import Draft
 
 _request = maker(Request)
+JOINED = "it joined a task that has a lease"
 
 
 def acquire(draft: Draft, event: Acquire) -> None:
@@ -181,7 +181,7 @@ def _join_task(draft: Draft, event: Acquire, task: Task, figures: Figures) -> No
     if task.suspension in (Suspension.SUSPENDING, Suspension.SUSPENDED):
         _wait_for_resume(draft, event, task, figures)
         return
-    waiting.leave(draft, caller.process, messages.JOINED())
+    waiting.leave(draft, caller.process, JOINED)
     if elastic_leases.any_there(draft):
         workers.joins(draft, event, task)
     task = begins.join(draft, task, _asker(event), figures)
@@ -215,7 +215,7 @@ def _wait_for_resume(draft: Draft, event: Acquire, task: Task, figures: Figures)
     process = event.caller.process
     others = tuple(asker for asker in request.askers if asker.process != process)
     if draft.request_of.get(process) not in (None, request.request_id):
-        waiting.leave(draft, process, messages.JOINED())
+        waiting.leave(draft, process, JOINED)
     draft.standings.drop(request.request_id)
     draft.put_request(replace(request, askers=(*others, _asker(event))))
     _match_now(draft, event, figures)

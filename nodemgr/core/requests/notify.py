@@ -177,7 +177,8 @@ class WaitReasons:
                 quota = draft.envs[request.env].quota
                 share = admission.share_above_quota(quota, request)
                 if share is not None and request.run.compute_percent is not None:
-                    return reasons.share_above_quota(share[1])
+                    form = "waits until an admin raises its quota: {refusal}"
+                    return said(form, refusal=share[1])
                 return reasons.above_quota(request, quota.gpus, admission.most_memory(draft, quota))
             case WaitCause.ABOVE_NODE:
                 return reasons.above_node(draft, request)
@@ -202,7 +203,8 @@ class WaitReasons:
         turns = self._scheduling_pass.host_turns
         before = turns.get(request.env) or turns.get("")
         if bound is None and before is not None and before is not request:
-            return reasons.behind_for_host(before)
+            form = "an earlier job, {first}, waits for CPUs or host memory"
+            return said(form, first=before.job_id)
         return reasons.at_once(request) if bound is None else reasons.short_of_host(request, bound)
 
     def _shortage(self, request: Request, is_last: bool, judged: Judged) -> Reason:

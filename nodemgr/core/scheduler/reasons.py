@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from client_plugin.messages.form import Reason, joined, notice, said, stated
-from nodemgr.core.model import messages
 from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.entities import (
     BY_LENDER,
@@ -354,11 +353,6 @@ def lent_note(draft: Draft, gpu: Gpu) -> str:
     return f": {record.why}" if is_lent and record is not None else ""
 
 
-def share_above_quota(refusal: str) -> Reason:
-    """Of a request that waited before its env's class or share fell below its own."""
-    return said("waits until an admin raises its quota: {refusal}", refusal=refusal)
-
-
 def at_once(request: Request) -> Reason:
     return _needs(request, "; has its turn at once")
 
@@ -427,7 +421,8 @@ def not_resumed(draft: Draft, task: Task) -> str:
     lost = [gpu.index for uuid in task.gpus if not (gpu := draft.gpus[uuid]).healthy]
     if lost:
         return stated(f"{numbered(lost)} was lost while the task was stopped", "run it again")
-    return messages.GPUS_WENT(gpus=numbered(draft.gpus[uuid].index for uuid in task.gpus))
+    went = numbered(draft.gpus[uuid].index for uuid in task.gpus)
+    return stated(f"{went} went to others while the task was stopped", "run it again")
 
 
 def taken_back(by: str) -> str:
@@ -574,10 +569,6 @@ def short_of_host(request: Request, bound: Bound) -> Reason:
     )
 
 
-def behind_for_host(before: Request) -> Reason:
-    return said("an earlier job, {first}, waits for CPUs or host memory", first=before.job_id)
-
-
 def held_by(by: str) -> str:
     return f"held by {by}"
 
@@ -593,6 +584,11 @@ def in_vain(awaited: str, how: JobState) -> str:
     return stated(
         f"{awaited}, which it waits for, failed", "mend that one and submit both again", "not_found"
     )
+
+
+def job_is_being_ended(job: Job) -> str:
+    remedy = f"wait for its end (nodemgr wait {job.job_id})"
+    return stated(f"{job.job_id} is being ended already", remedy, "refused")
 
 
 def job_is_under_way(job: Job) -> str:
