@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 STATES = ["NONE", "WAITING", "HELD", "DENIED", "LOST", "NO_MANAGER", "CPU", "UNMANAGED"]
 UNDERWAY = {"WAITING", "NO_MANAGER"}
@@ -259,16 +260,17 @@ def interrupt_after(seconds: float) -> None:
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1)).start()
 
 
-def interrupted_poll(timeout_ms: int = 20_000) -> list[object]:
+def interrupted_poll(timeout_ms: int = 300_000) -> list[object]:
     """A poll that a signal with a handler of the program's own comes into.
 
-    A poll that ended by its timeout would say so.
+    The last value: whether the poll ended before its timeout.
     """
     got: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+    end_s = time.monotonic() + timeout_ms / 1000
     interrupt_after(0.05)
     found = poll(timeout_ms)
-    return [*found, len(got)]
+    return [*found, len(got), time.monotonic() < end_s]
 
 
 def poll_in_threads(count: int) -> list[list[str]]:
