@@ -7,13 +7,13 @@ import random
 import pytest
 
 from nodemgr.core.elastic import grants
-from nodemgr.core.model.effects import LowerLimit
+from nodemgr.core.model.effects import LowerLimit, ResumeProcesses
 from nodemgr.core.model.entities import MS, UNDER_WAY, DenyCode, JobState, Process, Word
 from nodemgr.core.model.events import LimitLowered, Match
 from nodemgr.core.state import accounting, elastic_grants
 from tests.core.twin import TwinNode
 from tests.core.walks import Rule, walk
-from tests.core.world import GIB, Node
+from tests.core.world import GIB, Node, key
 from tests.support.examples import seeds
 
 
@@ -44,6 +44,19 @@ def test_what_is_allocated_stays_and_the_next_one_waits_for_it() -> None:
     node.passes(1_000)
     assert node.gpus_of(20) == [0]
     assert node.grant_gib("alice", 0) == (40, 40)
+
+
+def test_a_suspended_task_comes_back_to_exactly_what_a_range_can_spare() -> None:
+    node = Node(1)
+    node.quota("alice", 1, 40)
+    node.quota("bob", 1)
+    node.asks("alice", 10)
+    node.is_suspended("t1")
+    node.asks("bob", 20, gib=40, most_gib=80)
+    assert node.grant_gib("bob", 0) == (80, 80)
+    node.resumes("t1")
+    assert node.of(ResumeProcesses) == [ResumeProcesses("t1", (key(10),))]
+    assert node.grant_gib("bob", 0) == (40, 40)
 
 
 def test_a_surplus_that_was_found_in_use_is_not_hoped_for_at_once() -> None:
