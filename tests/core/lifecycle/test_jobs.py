@@ -1122,6 +1122,7 @@ def test_queues_are_set_and_removed() -> None:
     node.withdraws(night)
     node.happens(events.RemoveQueue("night", "root", WALL))
     assert sorted(node.state.queues) == ["high", "low", "normal"]
+    assert node.published("queue.removed") == [{"queue": "night", "by": "root"}]
     assert refusal(node, priority="night")[0] is DenyCode.UNKNOWN_QUEUE
 
 
