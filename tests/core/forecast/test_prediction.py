@@ -213,6 +213,16 @@ def test_the_prediction_set_has_every_model_and_the_answer_its_form() -> None:
     assert answer["memory_bytes"] == FIRST
 
 
+def test_an_answer_has_the_interval_of_a_run_whose_steps_are_counted() -> None:
+    known = Known(networks=network.parse(text(weights(math.log(2)))))
+    (counted,) = prediction.answer(features(), [predicted(known)])["models"]
+    ends = counted["interval"]["step_seconds"]
+    assert counted["interval"]["run_seconds"] == pytest.approx([1_000 * end for end in ends])
+    (open_ended,) = prediction.answer(features(), [predicted(known, iteration=0)])["models"]
+    assert open_ended["interval"]["step_seconds"] == ends
+    assert "run_seconds" not in open_ended["interval"]
+
+
 def test_an_answer_about_nothing_has_a_reason() -> None:
     found = features(peak_bytes=0, work=())
     answer = prediction.answer(found, prediction.predict(found, GPU_MODELS, owner()))
