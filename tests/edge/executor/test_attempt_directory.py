@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.model.entities import RunSpec
-from nodemgr.edge.executor.attempt_directory import AttemptFiles, Facts
+from nodemgr.core.model.entities import Cause, RunSpec
+from nodemgr.edge.executor.attempt_directory import NOT_WRITTEN, AttemptFiles, End, Facts
 from nodemgr.edge.executor.interface import RunOrder
 
 ORDER = RunOrder(
@@ -61,6 +61,19 @@ def test_a_limit_is_changed_in_its_place(tmp_path: Path) -> None:
     assert path.stat().st_ino == number
     path.unlink()
     assert files.limit_ms() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code", "number", "why"),
+    [("0.-", 0, None, ""), ("-.9", None, 9, ""), ("-.-", None, None, NOT_WRITTEN)],
+)
+def test_an_end_that_the_record_lacks_is_in_the_name_of_the_claim(
+    tmp_path: Path, name: str, exit_code: int | None, number: int | None, why: str
+) -> None:
+    files = AttemptFiles(tmp_path, "j1", 1)
+    files.write(ORDER, 1_000, "boot")
+    (files.directory / "free").rename(files.directory / f"claim.7.8.ended.5:6.{name}.0")
+    assert files.record() == (None, End(5, exit_code, number, Cause.OWN, why, 6))
 
 
 @pytest.mark.parametrize("size", [2**30, 2**42])
