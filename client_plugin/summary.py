@@ -1,4 +1,4 @@
-"""The GPUs of one task in a line, from the status of its environment. Pure.
+"""The GPUs of one task in a line, from the status of its environment.
 
 Knows: the fields of the status. Must not know: where the status comes from, who shows the line.
 Fields that an older manager does not have, and those that are null, are left out.

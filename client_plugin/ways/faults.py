@@ -36,6 +36,7 @@ class Fault(Exception):
         from client_plugin.messages.form import as_line
 
         self.message = as_line(what, next)
+        self.what, self.next = what, next
         super().__init__(self.message)
         self.code = code
 

@@ -95,6 +95,10 @@ def test_doctor_at_the_head(tmp_path: Path) -> None:
         assert "no head answers on" in said
         assert "systemctl start nodemgr-head" in said
         assert "nodemgr serve" not in said
+    other = str(tmp_path / "run: other")
+    (row,) = json.loads(head.says("head", "doctor", "--run-dir", other, "--json", code=1))["checks"]
+    assert row["detail"] == f"no head answers on {other}"
+    assert row["cure"].startswith("start it: nodemgr head serve")
     settings = head.directory / "settings.json"
     settings.write_text(settings.read_text().replace("127.0.0.1:1", "127.0.0.1:0"))
     with head.serves():

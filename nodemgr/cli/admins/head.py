@@ -208,8 +208,7 @@ def _of_head(run_dir: str | None) -> list[dict[str, Any]]:
     try:
         told = asking.head(run_dir).call("head_checks")
     except Fault as fault:
-        what, _, cure = fault.message.partition(": ")
-        return [{"name": "head", "ok": False, "detail": what, "cure": cure}]
+        return [{"name": "head", "ok": False, "detail": fault.what, "cure": fault.next}]
     found: list[dict[str, Any]] = told["checks"]
     host, _, port = told["address"].rpartition(":")
     for row in found:
