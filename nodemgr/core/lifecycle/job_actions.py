@@ -318,11 +318,13 @@ def _run_again(draft: Draft, event: RequeueJob) -> None:
 
 
 def environment_removed(draft: Draft, env: str, reason: str) -> None:
-    """Withdraws the jobs of a removed env; the leases of running ones are taken already."""
-    for job_id in [job.job_id for job in draft.jobs.values() if job.env == env]:
-        job = draft.jobs.get(job_id)
-        if job is None:
-            continue  # it waited for another of them
+    """Withdraws the jobs of a removed env; the leases of running ones are taken already.
+
+    The last one first: each has this reason, and none the end of another that it waited for.
+    """
+    theirs = [job.job_id for job in draft.jobs.values() if job.env == env]
+    for job_id in sorted(theirs, key=job_ids.order, reverse=True):
+        job = draft.jobs[job_id]
         if job.state in WAITING:
             event = JobEvent.ENV_REMOVED
             jobs.finish(draft, job, event, JobState.WITHDRAWN, reason)
