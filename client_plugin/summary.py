@@ -1,12 +1,10 @@
-"""The GPUs of one task in a line, from the status of its environment.
+"""The GPUs of one task in a line, from the status of its environment. Pure.
 
 Knows: the fields of the status. Must not know: where the status comes from, who shows the line.
 Fields that an older manager does not have, and those that are null, are left out.
 """
 
 from __future__ import annotations
-
-from client_plugin.verbs.presentation import tables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +78,7 @@ def waiting(request: Row, queue_length: Optional[int] = None) -> str:
 
 def reason(request: Row) -> str:
     """Why it waits."""
-    return tables.why(request) or "its turn comes next"
+    return str(request.get("reason") or "its turn comes next")
 
 
 def gib(size_bytes: int) -> str:
