@@ -13,8 +13,10 @@ import pytest
 from nodemgr.core.views import cdi
 from nodemgr.edge.containers import cdi_files, payload
 from nodemgr.edge.containers.cdi_files import Containers, gpu_nodes, missing_node
+from nodemgr.edge.containers.shared_files import files_below
 from nodemgr.paths import payload_dir
 from tests.core import cdi_rules
+from tests.support.limits import until
 from tests.support.manager import Manager
 
 
@@ -48,6 +50,22 @@ def test_the_file_has_a_device_for_each_env_that_can_be_one(tmp_path: Path) -> N
     assert "hooks" not in bob["containerEdits"]
     assert box.device("alice") == "x.test/env=alice"
     assert box.device("dash-") is None
+
+
+def test_the_files_that_containers_share_are_kept_open(tmp_path: Path) -> None:
+    """A lease that a container got on one would make each start of a program wait."""
+    box = containers(tmp_path, simulated=False)
+    box.settle(["alice"])
+    preload = tmp_path / "run" / cdi_files.PRELOAD_FILE
+    shared = {str(preload), *map(str, files_below([payload.current(tmp_path / "state").resolve()]))}
+
+    def kept() -> set[str]:
+        maps = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+        return {words[5] for words in maps if len(words) > 5} & shared
+
+    until(lambda: kept() == shared, lambda: shared - kept())
+    box.close()
+    assert not kept()
 
 
 def test_without_an_env_there_is_no_file(tmp_path: Path) -> None:
