@@ -246,6 +246,17 @@ def test_a_submission_that_comes_again_is_the_job_that_it_was_also_when_that_has
 # -- the store fails --
 
 
+def test_a_submission_waits_for_room_in_the_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [False, True, True]
+    monkeypatch.setattr(
+        world.manager.daemon.journal, "is_behind", lambda: len(answers) > 1 and answers.pop()
+    )
+    assert world.until_ended(world.submit()).job.state is JobState.DONE
+    assert answers == [False]
+
+
 @pytest.mark.parametrize(
     "fault",
     [
