@@ -12,6 +12,7 @@ import os
 import pwd
 import select
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 from nodemgr.core.cluster.entities import ClusterStage
 from nodemgr.core.cluster.pilots import PoolConfig
 from nodemgr.head import pool_keeper
-from nodemgr.head.pilot_process import gpus_of
+from nodemgr.head.pilot_process import PilotProcess, gpus_of
 from nodemgr.head.service import HeadService, make
 from nodemgr.head.verbs import Who
 from tests.head.slurm_site import SlurmStandIn
@@ -170,3 +171,14 @@ def test_a_pilot_that_is_killed_costs_the_job_its_attempt_and_not_its_place(site
     site.until(lambda: site.stage(first) is None)
     assert site.marks("first") == 2
     site.until(site.has_gone_back)
+
+
+def test_the_end_of_a_pilot_asks_its_manager_to_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    pilot = PilotProcess(1, "127.0.0.1:1", "word", tmp_path, 60, 1)
+    with subprocess.Popen(["sleep", "infinity"]) as manager:
+        monkeypatch.setattr(pilot, "_manager", manager)
+        pilot.close()
+    assert manager.returncode == -signal.SIGTERM
