@@ -44,6 +44,18 @@ def test_graphs_that_keep_their_memory_share_one_grant(make_world: MakeWorld) ->
         env.agree(60 * MIB)
 
 
+def test_a_forked_child_is_charged_for_its_own_graphs_alone(make_world: MakeWorld) -> None:
+    env = make_world(limit=100 * MIB)
+    with env.probe() as probe:
+        first = executable(probe, graph_that_keeps(probe, 60 * MIB)[0])
+        assert probe.cuGraphLaunch(first, 0) == 0
+        assert probe.tell("fork") == "forked"
+        probe.start()
+        own = executable(probe, graph_that_keeps(probe, 30 * MIB)[0])
+        assert probe.cuGraphLaunch(own, 0) == 0
+        env.agree(90 * MIB)
+
+
 def test_a_graph_that_frees_at_its_launch_needs_its_memory_once(make_world: MakeWorld) -> None:
     env = make_world(limit=100 * MIB)
     with env.probe() as probe:
