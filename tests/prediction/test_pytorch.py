@@ -160,6 +160,30 @@ def test_what_scripts_do_beside_layers(tmp_path: Path, programs: Forks) -> None:
     assert any("index" in note for note in answer.notes)
 
 
+MASKED = """
+import torch, torch.nn as nn
+model = nn.Linear(16, 16).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+mask = torch.ones(1, 1, 2048, 2048, dtype=torch.bool).cuda().tril()
+for _ in range(10):
+    x = model(torch.randn(1, 1, 2048, 16).cuda())
+    for _ in range(4):
+        x = nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+    x.mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_mask_of_each_attention_is_kept_for_its_gradient(
+    tmp_path: Path, programs: Forks
+) -> None:
+    answer = found(MASKED, tmp_path, programs)
+    assert answer.features is not None, answer.reason
+    bias_bytes = 4 * 2048 * 2048
+    assert 4 * bias_bytes <= answer.features["memory"]["peak_bytes"] <= 6 * bias_bytes
+
+
 OTHER_VERSION = """
 import ctypes
 class Library(ctypes.CDLL):
