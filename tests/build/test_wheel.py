@@ -21,6 +21,7 @@ from tests.support.wheel import Installation, copy_source, installation, wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 __all__ = ["installation", "wheel"]
+pytestmark = pytest.mark.slow  # all C is compiled anew
 NEEDED = {
     "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py",
     "nodemgr/edge/__init__.py",
