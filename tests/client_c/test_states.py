@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,13 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def states(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = tmp_path_factory.mktemp("states") / "libstates.so"
-    compile_c(library, [*CLIENT_SOURCES, HERE / "states.c"], "-shared")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("states") / "libstates.so"
+    return compile_c(path, [*CLIENT_SOURCES, HERE / "states.c"], "-shared")
+
+
+@pytest.fixture(scope="module")
+def states(library: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
@@ -55,3 +61,19 @@ def test_the_state_is_set_by_the_table_alone() -> None:
         " /* no beat comes after this */",
         "session.c: nm_session.state = state;",
     ]
+
+
+UNCANCELLABLE = """
+import ctypes, sys
+client, libc, before = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(None), ctypes.c_int()
+libc.pthread_setcancelstate(1, None)  # PTHREAD_CANCEL_DISABLE
+client.nm_client_gated()
+libc.pthread_setcancelstate(1, ctypes.byref(before))
+print(before.value)
+"""
+
+
+def test_the_first_look_for_a_gate_keeps_a_thread_uncancellable(library: Path) -> None:
+    """It is the first contact of a program that looks up a launch function before cuInit."""
+    command = [sys.executable, "-c", UNCANCELLABLE, str(library)]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "1\n"
