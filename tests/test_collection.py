@@ -1,10 +1,16 @@
-"""Reading the test files loads no framework: each worker of a run reads all of them."""
+"""Reading the test files loads no framework, and passes over none of them.
+
+Each worker of a run reads all.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ["training", "prediction", "hook", "elastic", "clients"]
@@ -24,3 +30,15 @@ def test_no_framework_is_loaded() -> None:
         [sys.executable, "-c", READ, *folders], cwd=ROOT, capture_output=True, text=True
     )
     assert read.returncode == 0, read.stdout[-2_000:] + read.stderr[-2_000:]
+
+
+def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
+    patterns = pytestconfig.getini("norecursedirs")
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert Path("tests/build") in folders
+    assert [
+        f"{folder} by {pattern}"
+        for folder in sorted(folders)
+        for pattern in patterns
+        if any(fnmatch(part, pattern) for part in folder.parts)
+    ] == []
