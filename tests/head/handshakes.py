@@ -135,7 +135,7 @@ def measure(directory: Path, handshakes: int, calm_s: float = 3.0) -> dict[str, 
         used = sum(process.cpu_times()[:2])
         began = time.monotonic()
         far = subprocess.Popen(
-            [sys.executable, "-m", "tests.head.handshakes", "--of", head.address, asker.head_key,
+            [sys.executable, "-m", "tests.head.handshakes", f"--of={head.address}={asker.head_key}",
              "--handshakes", str(handshakes)],
         )  # fmt: skip
         asker.ask(3_600.0, lambda: far.poll() is not None)
@@ -156,10 +156,10 @@ def measure(directory: Path, handshakes: int, calm_s: float = 3.0) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.head.handshakes")
     parser.add_argument("--handshakes", type=int, default=10_000)
-    parser.add_argument("--of", nargs=2, metavar=("ADDRESS", "KEY"), help="be the strangers")
+    parser.add_argument("--of", metavar="ADDRESS=KEY", help="be the strangers")
     args = parser.parse_args()
     if args.of:
-        strangers(*args.of, args.handshakes)
+        strangers(*args.of.split("=", 1), args.handshakes)
         return
     with tempfile.TemporaryDirectory(prefix="nm", dir=TMP) as path:
         print(json.dumps(measure(Path(path), args.handshakes), indent=1))
