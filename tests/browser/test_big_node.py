@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import statistics
 import subprocess
 import sys
 from typing import Any
@@ -83,11 +84,13 @@ def test_what_does_not_change_is_not_touched(chromium: Any) -> None:
             })).observe(document.getElementById('main'),
                 { subtree: true, childList: true, characterData: true });
         }""")
-        before_s = script_s(session)
+        turns_s = []
         for _ in range(TURNS):
+            before_s = script_s(session)
             shown = page.evaluate(TEXTS)
             page.wait_for_function(f"shown => ({TEXTS})() !== shown", arg=shown)
-        taken_s = (script_s(session) - before_s) / TURNS
+            turns_s.append(script_s(session) - before_s)
+        taken_s = statistics.median(turns_s)  # a turn beside a busy moment counts once
         touched = page.evaluate("touched")
         print(f"a turn: {taken_s * 1e3:.1f} ms of scripts; naive {naive_s * 1e3:.1f} ms; {touched}")
         assert touched["texts"] > 0
