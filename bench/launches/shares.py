@@ -56,7 +56,13 @@ class Tenant(NamedTuple):
 
 SHARES: dict[str, Sequence[Tenant]] = {
     "10:90, 20 ms and 5 us": (Tenant(10, "sleep_ms_20"), Tenant(90, "sleep_us_5")),
-    "10:90, 50 us both": (Tenant(10, "sleep_us_50"), Tenant(90, "sleep_us_50")),
+    **{
+        f"{percent}:{100 - percent}, 50 us both": (
+            Tenant(percent, "sleep_us_50"),
+            Tenant(100 - percent, "sleep_us_50"),
+        )
+        for percent in (10, 30, 50)
+    },
     "30:70, 500 us and 5 us": (Tenant(30, "sleep_us_500"), Tenant(70, "sleep_us_5")),
     "50:50, 5 us and 500 us": (Tenant(50, "sleep_us_5"), Tenant(50, "sleep_us_500")),
     "20:30:50, 5, 500, 2000 us": (

@@ -31,6 +31,7 @@
 #include "sim/node/schedule.h"
 
 enum { TENANTS = 8, FIBERS = 2 * TENANTS + 1, STACK = 1 << 18, ENDS = 1 << 16, SAMPLES = 1 << 16 };
+enum { BURST = 16 }; /* launches of a request */
 #define BEGIN_NS UINT64_C(1000000000)
 #define CLOCK_NS 25
 #define LAUNCH_NS 2000
@@ -57,7 +58,7 @@ struct event {
 };
 
 struct tenant {
-    uint32_t number, share;
+    uint32_t number, share, burst;
     char class, kind[16];
     uint64_t kernel_ns, pause_ns, pieces, launches, chance, stop_ns;
     struct fiber *thread, *helper;
@@ -397,6 +398,17 @@ static void run_stream(struct tenant *tenant)
     }
 }
 
+/* Others would hand the token to it in vain, and the manager would find that it waits for nothing. */
+static void expect_no_wait(const struct tenant *tenant)
+{
+    const struct nm_turns_row *row = &gate.turns->row[tenant->lease.gpu[0].launch_slot];
+    if (tenant->share > 0 && atomic_load(&row->in_flight_ns) == 0 &&
+        atomic_load(&row->waiting_since_ns) != 0) {
+        fprintf(stderr, "tenant %u has no work, and is said to wait\n", tenant->number);
+        exit(3);
+    }
+}
+
 static void run_service(struct tenant *tenant)
 {
     uint64_t due_ns = self->at_ns;
@@ -406,8 +418,10 @@ static void run_service(struct tenant *tenant)
             sleep_until(due_ns, NULL);
             due_ns = self->at_ns;
         }
-        launch(tenant);
+        for (uint32_t i = 0; i < tenant->burst; i++)
+            launch(tenant);
         synchronize(tenant);
+        expect_no_wait(tenant);
         if (tenant->samples < SAMPLES)
             tenant->sample_ns[tenant->samples++] = self->at_ns - due_ns;
     }
@@ -497,10 +511,12 @@ static void add_tenant(const char *words, const char *library)
         fprintf(stderr, "not SHARE:CLASS:KIND:KERNEL_NS:NUMBER[:STOP_US]: %s\n", words);
         exit(2);
     }
+    bool is_burst = strcmp(tenant->kind, "burst") == 0;
+    tenant->burst = is_burst ? BURST : 1;
     tenant->stop_ns = tenant->stop_ns > 0 ? BEGIN_NS + 1000 * tenant->stop_ns : UINT64_MAX;
     nm_sim_schedule_join(&device, tenant->number, 1, 0);
     tenant->thread = new_fiber(tenant, BEGIN_NS);
-    tenant->thread->body = strcmp(tenant->kind, "service") == 0     ? run_service
+    tenant->thread->body = is_burst || strcmp(tenant->kind, "service") == 0 ? run_service
                            : strcmp(tenant->kind, "pretender") == 0 ? run_pretender
                                                                     : run_stream;
     if (tenant->share == 0)

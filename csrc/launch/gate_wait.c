@@ -116,8 +116,8 @@ static void begin(struct nm_gpu_gate *gate, struct pause *pause, uint64_t now_ns
         atomic_store(&nm_own_row(gate)->waiting_since_ns, now_ns);
 }
 
-/* A starved process that launches on passes without the token, and still wants it: the holder would
-   take the next turn, too. */
+/* A starved process passes without the token, and still wants it. Without its flag the holder would
+   take the next turn, too. One launch alone sets no flag: it may be the last for a while. */
 static void end(struct nm_gpu_gate *gate, struct pause *pause)
 {
     bool is_last = pause->turn.began_ns != 0 && atomic_fetch_sub(&gate->waiters, 1) == 1;

@@ -22,7 +22,7 @@
 #define NM_US UINT64_C(1000)
 #define NM_SHORT_GAP_NS (300 * NM_US)
 #define NM_LEAD_NS (40 * NM_US) /* a thread wakes so long before the GPU needs it */
-#define NM_SOON_NS (2000 * NM_US) /* whose turn comes later sleeps at once, without a spin */
+#define NM_SOON_NS (2000 * NM_US) /* a thread whose turn is no nearer sleeps without a spin */
 #define NM_NO_TOKEN UINT64_MAX
 
 enum {

@@ -16,9 +16,10 @@ from tests.shim.world import ROOT
         ("shares", 1),
         ("shares 10:90, 20 ms", 6),
         ("limits", 1),
+        ("pauses", 3),
         ("long", 1),
         ("stops", 1),
-        ("pretenders", 1),
+        ("pretenders", 5),
         ("beside kernels", 1),
     ],
 )
