@@ -14,7 +14,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, Optional
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
     Clause = List[Any]  # a form and its fields, as JSON has it
 
@@ -125,7 +125,7 @@ def sentence(line: str) -> str:
     return (line if named else line[:1].upper() + line[1:]) + "."
 
 
-_ROWS: Dict[str, Part] = {}
+_FORMS: Dict[str, Part] = {}
 
 
 class Reason(str):
@@ -139,39 +139,46 @@ class Reason(str):
         reason.clauses = clauses
         return reason
 
+    def __reduce__(self) -> Tuple[object, ...]:
+        """A copy is made of the clauses, too: the text alone would be read as clauses."""
+        return type(self), (self.clauses,)
 
-def said(form: str, **fields: object) -> Reason:
+
+def reason_of(form: str, **fields: object) -> Reason:
     """A reason of one clause."""
     return Reason([[form, fields]])
 
 
-def joined(parts: Iterable[Reason]) -> Reason:
-    """The clauses of all parts."""
+def joined_reasons(parts: Iterable[Reason]) -> Reason:
+    """One reason with the clauses of all parts."""
     return Reason([clause for part in parts for clause in part.clauses])
 
 
 def sentence_of(clauses: Iterable[Clause], clock: Callable[[int, bool], str]) -> str:
-    """`clock` writes a time, to the second or to the minute."""
+    """The clauses as one line of text. `clock(wall_s, to_seconds)` writes a time."""
     return "; ".join([_filled(form, fields, clock) for form, fields in clauses])
 
 
 def _filled(form: str, fields: Dict[str, Any], clock: Callable[[int, bool], str]) -> str:
-    """A kept row, since most forms recur."""
-    row = _ROWS.get(form) or _ROWS.setdefault(form, Part(form))
+    """The form with its fields. A form is parsed once: most of them recur."""
+    parsed = _FORMS.get(form) or _FORMS.setdefault(form, Part(form))
     times = [name for name in fields if name.endswith(("_minute", "_second"))]
     if times:
         shown = {name: clock(fields[name], name.endswith("_second")) for name in times}
         fields = {**fields, **shown}
-    return row._text(fields)
+    return parsed._text(fields)
 
 
 def reason_fields(text: Optional[str]) -> Dict[str, Any]:
-    """The fields of a reason in a row."""
+    """The fields of a row that say why it waits; `clauses` is None for a text without any."""
     return {"reason": text, "clauses": text.clauses if isinstance(text, Reason) else None}
 
 
 def placed(queue: str, position: int, ahead: int, why: str) -> str:
-    """`ahead`: the number in other queues that are served before it."""
+    """Where an entry stands, and why it waits.
+
+    `ahead`: the number of entries in other queues that are served before it.
+    """
     others = f" (after {ahead} in other queues)" if ahead else ""
     return f"place {position} in queue {queue}{others}: {why}"
 

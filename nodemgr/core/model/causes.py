@@ -67,7 +67,7 @@ class Standing:
 
     @property
     def row(self) -> dict[str, object]:
-        """Its fields in a row or an event, but for the queue."""
+        """The fields of a queue row and of an event; the queue's name is not among them."""
         return {
             "position": self.position, "ahead": self.ahead, "cause": self.cause.value,
             **reason_fields(self.why),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import accumulate, islice
 from typing import NamedTuple
 
-from client_plugin.messages.form import Reason, said
+from client_plugin.messages.form import Reason, reason_of
 from nodemgr.core.leases import answers
 from nodemgr.core.model.causes import Standing, WaitCause
 from nodemgr.core.model.entities import Request, Uuid
@@ -151,7 +151,7 @@ class WaitReasons:
         """The reason, for people."""
         draft = self._draft
         if judged.cause is WaitCause.SET_ASIDE:
-            return said(
+            return reason_of(
                 "set aside, because the decision about it failed ({fault}): keeps no GPU, and is "
                 "tried again once it or a GPU has changed, at most once a minute. Please report "
                 "this with the manager's log",
@@ -166,7 +166,7 @@ class WaitReasons:
                 return reasons.nowhere(request, launch_hosts.why_down(draft, request.run.place))
             case WaitCause.UNCONFIRMED:
                 head = reasons.head_of(draft.jobs[request.job_id or ""])
-                return said(
+                return reason_of(
                     "waits for the word of {head}, which assigned it: the manager has started anew "
                     "since then",
                     head=head,
@@ -178,7 +178,7 @@ class WaitReasons:
                 share = admission.share_above_quota(quota, request)
                 if share is not None and request.run.compute_percent is not None:
                     form = "waits until an admin raises its quota: {refusal}"
-                    return said(form, refusal=share[1])
+                    return reason_of(form, refusal=share[1])
                 return reasons.above_quota(request, quota.gpus, admission.most_memory(draft, quota))
             case WaitCause.ABOVE_NODE:
                 return reasons.above_node(draft, request)
@@ -204,7 +204,7 @@ class WaitReasons:
         before = turns.get(request.env) or turns.get("")
         if bound is None and before is not None and before is not request:
             form = "an earlier job, {first}, waits for CPUs or host memory"
-            return said(form, first=before.job_id)
+            return reason_of(form, first=before.job_id)
         return reasons.at_once(request) if bound is None else reasons.short_of_host(request, bound)
 
     def _shortage(self, request: Request, is_last: bool, judged: Judged) -> Reason:

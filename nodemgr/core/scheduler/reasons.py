@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from client_plugin.messages.form import Reason, joined, notice, said, stated
+from client_plugin.messages.form import Reason, joined_reasons, notice, reason_of, stated, utc
 from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.entities import (
     BY_LENDER,
@@ -56,7 +56,7 @@ def of_shortage(
 
     `fewer`: a number of GPUs that would; None where none is known.
     """
-    instead = [] if fewer is None else [said("`--gpus {fewer}` would start now", fewer=fewer)]
+    instead = [] if fewer is None else [reason_of("`--gpus {fewer}` would start now", fewer=fewer)]
     if request.run.compute_percent is not None:
         rows = [_with_reserved_compute(draft, request, row) for row in rows]
     match shortage:
@@ -65,7 +65,7 @@ def of_shortage(
             needs = [row.need_bytes for row in rows if not row.used and row.need_bytes]
             too_much = [need for need in needs if need > left_bytes]  # none: together they are
             need_bytes = min(too_much or needs, default=0)
-            short = said(
+            short = reason_of(
                 "needs {need} of {env}'s memory quota per GPU, {left} left: waits for {holders}",
                 need=gib(need_bytes), env=request.env, left=gib(left_bytes),
                 holders=_holders_of_quota(draft, request.env),
@@ -80,14 +80,14 @@ def of_shortage(
         case Shortage.OWN_GPUS:
             short = _short_of_own_gpus(draft, request, ask, rows)
             if request.run.memory_bytes is None and ask.reuse_below == 1 < ask.max_tasks_per_gpu:
-                instead.append(said("`--memory SIZE` would share a GPU where SIZE is free"))
+                instead.append(reason_of("`--memory SIZE` would share a GPU where SIZE is free"))
             who = _next_known_end(draft, draft.env_tasks.members(request.env))
         case Shortage.NODE:
             free = sum(qualifies(row, ask) and not row.reserved for row in rows)
             short = _short_of_gpus(request, ask, rows, free)
             who = _on_the_node(draft, request, ask, rows, reserved)
     # the most helpful part first: a terminal cuts the end off
-    return joined([short, *instead, *who])
+    return joined_reasons([short, *instead, *who])
 
 
 def _holders_of_quota(draft: Draft, env: str) -> str:
@@ -113,7 +113,7 @@ def _short_of_own_compute(
     form = "needs {percent} % of the compute of GPUs that {env} holds"
     if not barred:
         form += ", {most} % free: waits for the tasks there"
-    return said(form, percent=ask.percent, env=request.env, most=most), barred
+    return reason_of(form, percent=ask.percent, env=request.env, most=most), barred
 
 
 def _on_the_node(
@@ -143,7 +143,7 @@ def _on_the_node(
     found = [*_next_known_end(draft, in_the_way), *_holders(draft, others, spared)]
     if failed:
         where = numbered(sorted(failed.values()))
-        found.append(said("{gpus} failed under an earlier attempt of this job", gpus=where))
+        found.append(reason_of("{gpus} failed under an earlier attempt of this job", gpus=where))
     return found
 
 
@@ -177,7 +177,7 @@ def _short_of_own_memory(
             "needs {memory} free on {gpus}, where processes of {env} that left their tasks still "
             "have memory"
         )
-    return said(form, memory=asked, gpus=where, env=request.env), set(parked)
+    return reason_of(form, memory=asked, gpus=where, env=request.env), set(parked)
 
 
 def _has_no_room(draft: Draft, request: Request, row: Candidate) -> bool:
@@ -231,7 +231,7 @@ def _short_of_gpus(
 
 
 def _needs(request: Request, form: str, **fields: object) -> Reason:
-    return said("needs {need}" + form, need=gpus(request.run.gpus), **fields)
+    return reason_of("needs {need}" + form, need=gpus(request.run.gpus), **fields)
 
 
 def of_resume(
@@ -241,12 +241,12 @@ def of_resume(
     assert request.resumes is not None
     task = draft.tasks[request.resumes]
     if task.suspension is not Suspension.SUSPENDED:
-        return said("{task} is resumed when its suspension has ended", task=task.task_id)
+        return reason_of("{task} is resumed when its suspension has ended", task=task.task_id)
     limit = draft.config.max_tasks_per_gpu
     lost = [row.number for row in rows if not draft.gpus[row.uuid].healthy]
     if lost:
         form = "{task} is suspended and waits for {gpus}, which the node has lost"
-        return said(form, task=task.task_id, gpus=numbered(lost))
+        return reason_of(form, task=task.task_id, gpus=numbered(lost))
     roomless = [
         row
         for row in rows
@@ -256,10 +256,10 @@ def of_resume(
     ]
     short = roomless or [row for row in rows if not placement.has_share(draft, task, row)]
     if not short:
-        return said("{task} is resumed at once", task=task.task_id)
+        return reason_of("{task} is resumed at once", task=task.task_id)
     names = numbered(row.number for row in short)
     needs = (
-        said(
+        reason_of(
             "{task} is suspended and needs {need} again on {gpus}, {free} free",
             task=task.task_id,
             gpus=names,
@@ -267,14 +267,14 @@ def of_resume(
             free=gib(max(0, min(row.remaining_bytes for row in short))),
         )
         if roomless
-        else said(
+        else reason_of(
             "{task} is suspended and needs {percent} % of the compute of {gpus} again",
             task=task.task_id,
             gpus=names,
             percent=task.granted_percent or WHOLE_PERCENT,
         )
     )
-    return joined([needs, *_holders(draft, {row.uuid for row in short}, reserved)])
+    return joined_reasons([needs, *_holders(draft, {row.uuid for row in short}, reserved)])
 
 
 def behind(request: Request, before: Request) -> Reason:
@@ -284,7 +284,7 @@ def behind(request: Request, before: Request) -> Reason:
 
 def nowhere(request: Request, why: str) -> Reason:
     """Of a job with a launch host that is down."""
-    return _needs(request, "; {why}", why=why) if request.run.gpus else said("{why}", why=why)
+    return _needs(request, "; {why}", why=why) if request.run.gpus else reason_of("{why}", why=why)
 
 
 def head_of(job: Job) -> str:
@@ -306,7 +306,7 @@ def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> Reason:
     if request.run.gpus > quota_gpus:
         form = ", but the quota of {env} is {quota} now: waits until an admin raises it"
         return _needs(request, form, env=request.env, quota=quota_gpus)
-    return said(
+    return reason_of(
         "needs {need} per GPU, but {env} may have at most {most} now: waits until an admin raises "
         "its quota",
         need=gib(request.run.memory_bytes or 0), env=request.env, most=gib(limit_bytes),
@@ -319,7 +319,7 @@ def above_node(draft: Draft, request: Request) -> Reason:
     out: dict[Reason, list[int]] = {}
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
         if named_bytes > accounting.full_grant(quota, gpu):
-            out.setdefault(said(TOO_SMALL, gpus=""), []).append(gpu.index)
+            out.setdefault(reason_of(TOO_SMALL, gpus=""), []).append(gpu.index)
         elif not gpu.usable:
             out.setdefault(_out_of_service(draft, gpu), []).append(gpu.index)
     return _needs(
@@ -327,27 +327,26 @@ def above_node(draft: Draft, request: Request) -> Reason:
         ", but the node has {fitting} in service for it ({others}): keeps no GPU, and takes its "
         "place again when enough are back",
         fitting=len(draft.gpus) - sum(map(len, out.values())),
-        others=joined(_of_gpus(out)),
+        others=joined_reasons(_of_gpus(out)),
     )
 
 
 def _out_of_service(draft: Draft, gpu: Gpu) -> Reason:
-    if not gpu.healthy:
-        return said("{gpus} lost", gpus="")
-    return said("{gpus} drained{note}", gpus="", note=lent_note(draft, gpu))
+    form = "{gpus} drained{note}" if gpu.healthy else "{gpus} lost{note}"
+    return reason_of(form, gpus="", note=lent_note(draft, gpu))
 
 
 def _of_gpus(rows: Mapping[Reason, Sequence[int]]) -> list[Reason]:
     """Each reason with the names of its GPUs."""
     return [
-        said(form, **{**fields, "gpus": numbered(indices)})
+        reason_of(form, **{**fields, "gpus": numbered(indices)})
         for reason, indices in rows.items()
         for form, fields in reason.clauses
     ]
 
 
 def lent_note(draft: Draft, gpu: Gpu) -> str:
-    """Behind the word drained, where no person has closed it."""
+    """Behind the word drained or lost, where Slurm has closed it, not a person."""
     record = draft.gpu_records.get(gpu.uuid)
     is_lent = gpu.drained and record is not None and record.drained_by == BY_LENDER
     return f": {record.why}" if is_lent and record is not None else ""
@@ -515,7 +514,7 @@ def too_large_jobs(env: str, there_bytes: int, added_bytes: int, limit_bytes: in
 
 
 def cpu_jobs(whose: str, running: int, setting: str) -> Reason:
-    return said(
+    return reason_of(
         "jobs of {whose} without a GPU: {running} run, as many as may ({setting}); waits for one "
         "of them to end",
         whose=whose, running=running, setting=setting,
@@ -559,7 +558,7 @@ def short_of_host(request: Request, bound: Bound) -> Reason:
         if bound.suspended_bytes
         else "; waits for one of them to end"
     )
-    return said(
+    return reason_of(
         "needs {need}; jobs of {whose} reserve {used} of {most}" + more,
         need=_host(bound, request.run.host_memory_bytes if bound.is_memory else request.run.cpus),
         whose=bound.env or "this node",
@@ -621,31 +620,29 @@ def awaits_gpu_report(job: Job) -> bool:
 
 def paused(job: Job) -> Reason:
     """Of a job that is to be queued again, or to be judged."""
-    if awaits_gpu_report(job):
-        form = (
-            "{why}: counts as the job's own failure at {until_second}, unless the driver reports a "
-            "GPU fault"
-        )
-    else:
-        form = (
-            "paused until {until_second}, then back at its place: {why}"
-            f"{', interruption {count} in a row' if job.interruptions > 1 else ''}"
-            " (nodemgr queue unhold {entry} ends the pause)"
-        )
-    return said(
+    again = ", interruption {count} in a row" if job.interruptions > 1 else ""
+    form = (
+        "{why}: counts as the job's own failure at {until_second}, unless the driver reports a GPU "
+        "fault"
+        if awaits_gpu_report(job)
+        else "paused until {until_second}, then back at its place: {why}" + again
+        + " (nodemgr queue unhold {entry} ends the pause)"
+    )  # fmt: skip
+    return reason_of(
         form, why=job.why, until_second=(job.resumes_wall_ns or 0) // S, entry=job.job_id,
         count=job.interruptions,
     )  # fmt: skip
 
 
-def killed_as_stalled(since_wall_ns: int) -> Reason:
-    form = "all its processes were silent since {since_second}, and `stalled` is `kill`"
-    return said(form, since_second=since_wall_ns // S)
+def killed_as_stalled(since_wall_ns: int) -> str:
+    """Why a job was ended: stored as text."""
+    since = utc(since_wall_ns // S, to_seconds=True)
+    return f"all its processes were silent since {since}, and `stalled` is `kill`"
 
 
 def stalled(since_wall_ns: int) -> Reason:
-    """Of a job that runs."""
-    return said(
+    """Why a job that runs does nothing."""
+    return reason_of(
         "stalled since {since_second}: its processes are stopped or frozen; it keeps its GPUs",
         since_second=since_wall_ns // S,
     )
@@ -744,7 +741,7 @@ def _holders(
         if gpu.uuid in barred:
             held.setdefault(_holder(draft, gpu, spared.get(gpu.uuid)), []).append(gpu.index)
     found, more = _of_gpus(held), len(held) - SHOWN_HOLDERS
-    return found if more <= 0 else [*found[:SHOWN_HOLDERS], said("and {more} more", more=more)]
+    return found if more <= 0 else [*found[:SHOWN_HOLDERS], reason_of("and {more} more", more=more)]
 
 
 def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[Reason]:
@@ -761,14 +758,14 @@ def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[Reason]:
     job = None if task.job_id is None else draft.jobs.get(task.job_id)
     name = task.task_id if job is None else job.name or job.job_id
     form = "next known end {end_minute}: {env}/{task}, time limit"
-    return [said(form, end_minute=end_wall_ns // S, env=task.env, task=name)]
+    return [reason_of(form, end_minute=end_wall_ns // S, env=task.env, task=name)]
 
 
 def _holder(draft: Draft, gpu: Gpu, before: Request | None) -> Reason:
     """`before`: the request for which this GPU is reserved. The names of the GPUs are left out."""
     if before is not None:
         first = before.job_id or before.request_id
-        return said("{gpus} kept for {env}/{first}", gpus="", env=before.env, first=first)
+        return reason_of("{gpus} kept for {env}/{first}", gpus="", env=before.env, first=first)
     if not gpu.usable:
         return _out_of_service(draft, gpu)
     there = [draft.tasks[task_id] for task_id in draft.gpu_tasks.members(gpu.uuid)]
@@ -781,14 +778,14 @@ def _holder(draft: Draft, gpu: Gpu, before: Request | None) -> Reason:
         if task.state is TaskState.STALLED:
             parted = [draft.parted.get(key) or 0 for key in task.processes]
             if parted and all(parted):
-                return said(PARTED, **fields, parted_minute=max(parted) // S)
-            return said(SILENT, **fields)
-        return said(SILENT if task.task_id in draft.silent_jobs else HOLDS, **fields)
+                return reason_of(PARTED, **fields, parted_minute=max(parted) // S)
+            return reason_of(SILENT, **fields)
+        return reason_of(SILENT if task.task_id in draft.silent_jobs else HOLDS, **fields)
     if draft.charged.get(gpu.uuid):
-        return said("{gpus} not yet free of a former task's memory", gpus="")
+        return reason_of("{gpus} not yet free of a former task's memory", gpus="")
     if draft.unbooked.get(gpu.uuid):
-        return said("{gpus} in use by programs without a lease", gpus="")
-    return said(TOO_SMALL, gpus="")
+        return reason_of("{gpus} in use by programs without a lease", gpus="")
+    return reason_of(TOO_SMALL, gpus="")
 
 
 def gpus(count: int) -> str:

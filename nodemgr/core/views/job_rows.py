@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from client_plugin.messages.form import Reason, reason_fields, said
+from client_plugin.messages.form import Reason, reason_fields, reason_of
 from nodemgr.core.model import array_rows, job_ids
 from nodemgr.core.model.causes import Standing
 from nodemgr.core.model.entities import (
@@ -222,7 +222,7 @@ def predicted(rows: Iterable[PredictedRun]) -> list[JobRow]:
 
 
 def held(job_id: str, why: str) -> Reason:
-    return said("{why} (nodemgr queue unhold {entry})", why=why, entry=job_id)
+    return reason_of("{why} (nodemgr queue unhold {entry})", why=why, entry=job_id)
 
 
 SHOWN_DEPENDENCIES = 5

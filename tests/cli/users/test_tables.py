@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_plugin import waiting
-from client_plugin.messages.form import joined, reason_fields, said
+from client_plugin.messages.form import joined_reasons, reason_fields, reason_of
 from client_plugin.verbs.presentation import cells, tables
 from client_plugin.verbs.presentation.tables import Column
 from client_plugin.ways import terminal
@@ -198,8 +198,9 @@ def test_times_in_the_managers_words_are_those_of_the_reader(
     monkeypatch: pytest.MonkeyPatch, zone: str, shown: tuple[str, str]
 ) -> None:
     form = "next known end {end_minute}: {task}"
-    end = said(form, end_minute=82_200, task="bob/eval {text}")
-    reason = joined([said("needs 1 GPU"), end, said("paused until {a_second}", a_second=85_092)])
+    end = reason_of(form, end_minute=82_200, task="bob/eval {text}")
+    paused = reason_of("paused until {a_second}", a_second=85_092)
+    reason = joined_reasons([reason_of("needs 1 GPU"), end, paused])
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+
 import pytest
 
-from client_plugin.messages.form import said
+from client_plugin.messages.form import Reason, reason_of
+from nodemgr.core.model import events
 from nodemgr.core.model.causes import Standing, WaitCause
 from nodemgr.core.model.effects import SendWait, Unwatch, Watch
-from nodemgr.core.model.entities import DenyCode
+from nodemgr.core.model.entities import BY_LENDER, DenyCode
 from tests.core.world import Node, S, gpu, key
 
 
@@ -24,7 +29,7 @@ def full_node(gpus: int = 1) -> Node:
 def test_a_request_that_cannot_be_served_waits_and_is_told_why() -> None:
     node = full_node()
     node.asks("alice", 10)
-    why = said("needs 1 GPU, 0 free; bob/t1 holds GPU 0 since 22:13 UTC")
+    why = reason_of("needs 1 GPU, 0 free; bob/t1 holds GPU 0 since 22:13 UTC")
     standing = Standing("normal", 1, 0, WaitCause.NODE, why)
     assert node.of(SendWait) == [SendWait(10, "a10", standing)]
     assert standing.line == f"place 1 in queue normal: {why}"
@@ -459,3 +464,19 @@ def test_a_lost_gpu_is_named() -> None:
         "needs 1 GPU, but the node has 0 in service for it (GPU 0 lost):"
         " keeps no GPU, and takes its place again when enough are back"
     )
+
+
+def test_a_lost_gpu_that_slurm_has_closed_is_named_with_the_reason() -> None:
+    node = Node(1)
+    node.happens(events.DrainGpu("GPU-0", BY_LENDER, "its time ends", node.wall_ns))
+    node.loses(0)
+    node.quota("alice", 1)
+    node.asks("alice", 10)
+    assert "(GPU 0 lost: its time ends)" in node.state.standings["r1"].why
+
+
+@pytest.mark.parametrize("made", [copy.deepcopy, lambda reason: pickle.loads(pickle.dumps(reason))])
+def test_a_copy_of_a_reason_has_its_clauses(made: Callable[[Reason], Reason]) -> None:
+    reason = reason_of("{env} waits since {since_minute}", env="alice", since_minute=0)
+    assert made(reason) == reason == "alice waits since 00:00 UTC"
+    assert made(reason).clauses == reason.clauses
